@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a process comes to be patched: a trigger for the first import of a host, and vLLM's plugin entry point.
+
+The startup files of site-packages and the checkout's sitecustomize call :func:`arm` in every interpreter. A
+process that never imports a host pays for this file and the package's ``__init__`` and for nothing else:
+``os`` and ``sys`` are loaded by then, and annotations are quoted because even ``__future__`` would be one
+more import.
+"""
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+HOSTS = ("vllm", "vllm_ascend")
+OFF_WORDS = ("0", "false", "no", "off")
+
+_trigger: "HostTrigger | None" = None
+
+
+class HostTrigger:
+    """Meta path finder that gives the hosts a loader which activates the patches first."""
+
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
+        if name not in HOSTS:
+            return None
+        spec = _find_behind(self, name, path, target)
+        # A folder that merely has a host's name is a namespace package and has no loader: not the host, keep
+        # waiting.
+        if spec is not None and spec.loader is not None:
+            spec.loader = ActivatingLoader(spec.loader)  # type: ignore[assignment]
+        return spec
+
+
+class ActivatingLoader:
+    """Stands in for a host's loader until the host is really loaded: asking whether vLLM is installed
+    activates nothing."""
+
+    __slots__ = ("_loader",)
+
+    def __init__(self, loader: "Any") -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> "Any":
+        return getattr(object.__getattribute__(self, "_loader"), name)
+
+    def create_module(self, spec: "ModuleSpec") -> "ModuleType | None":
+        spec.loader = self._loader
+        _guarded(lambda: _activate(f"import of {spec.name}"))
+        # Under STRICT a failure has raised: still armed, it stops whoever swallows that and imports again.
+        disarm()
+        # The search for this host was over before the post-import hooks came; asked again, it finds one on
+        # the host itself.
+        again = _find_behind(None, spec.name, None, None)
+        if again is not None and again.loader is not None:
+            spec.loader = again.loader
+        create = getattr(spec.loader, "create_module", None)
+        module: ModuleType | None = create(spec) if create else None
+        return module
+
+
+def arm() -> None:
+    """Make the first import of a host activate the patches, unless ``ASCEND_SPECPATCH=0``. May be called any
+    number of times."""
+    global _trigger
+    if _trigger is None and os.environ.get("ASCEND_SPECPATCH", "").strip().lower() not in OFF_WORDS:
+        _trigger = HostTrigger()
+        sys.meta_path.insert(0, _trigger)
+
+
+def disarm() -> None:
+    """Take the trigger away, if it is set."""
+    global _trigger
+    trigger, _trigger = _trigger, None
+    if trigger is not None and trigger in sys.meta_path:
+        sys.meta_path.remove(trigger)
+
+
+def armed() -> bool:
+    """Whether the next import of a host activates the patches."""
+    return _trigger is not None
+
+
+def register() -> None:
+    """vLLM's general plugin: make sure that the patches are active in this process, also late, and log the
+    one line."""
+    _guarded(_register)
+    disarm()
+
+
+def strict() -> bool:
+    """Whether ``ASCEND_SPECPATCH_STRICT`` asks for errors; a value that cannot be read does, whoever set it
+    wanted to be stopped."""
+    return os.environ.get("ASCEND_SPECPATCH_STRICT", "").strip().lower() not in ("", *OFF_WORDS)
+
+
+def _activate(route: str) -> None:
+    from ascend_specpatch import hooks
+
+    hooks.activate(route)
+
+
+def _register() -> None:
+    from ascend_specpatch import hooks
+
+    hooks.register()
+
+
+def _guarded(step: "Callable[[], None]") -> None:
+    """Run a step of ours inside an import of vLLM: by default no failure of ours may break that import."""
+    try:
+        step()
+    except Exception:
+        if strict():
+            raise
+        import logging
+
+        logging.getLogger("vllm.ascend_specpatch").warning(
+            "ascend-specpatch could not start: vLLM runs unpatched. `ascend-specpatch status` says more; "
+            "ASCEND_SPECPATCH=0 runs without it.",
+            exc_info=True,
+        )
+
+
+def _find_behind(
+    trigger: "HostTrigger | None", name: str, path: "Sequence[str] | None", target: "ModuleType | None"
+) -> "ModuleSpec | None":
+    for finder in list(sys.meta_path):
+        find_spec = getattr(finder, "find_spec", None)
+        if finder is not trigger and find_spec is not None:
+            spec: ModuleSpec | None = find_spec(name, path, target)
+            if spec is not None:
+                return spec
+    return None

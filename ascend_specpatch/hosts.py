@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The installed hosts and the pairs of releases that the patches were written for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class HostPair:
+    """One release of vLLM with one of vllm-ascend; None where it is not installed."""
+
+    vllm: str | None
+    vllm_ascend: str | None
+
+    def __str__(self) -> str:
+        return " + ".join(
+            f"{name} {version}" if version else f"no {name}"
+            for name, version in (("vllm", self.vllm), ("vllm-ascend", self.vllm_ascend))
+        )
+
+
+SUPPORTED: tuple[HostPair, ...] = (HostPair("0.16.0", "0.16.0rc1"),)
+
+
+def supported_text() -> str:
+    """The supported pairs, in words."""
+    return " or ".join(map(str, SUPPORTED))
+
+
+def installed() -> HostPair:
+    """The pair installed in this environment, read from its metadata: no host is imported."""
+    return HostPair(_public_version("vllm"), _public_version("vllm-ascend"))
+
+
+def _public_version(distribution: str) -> str | None:
+    """The version without its local part: a build such as ``0.16.0+empty`` has the code of ``0.16.0``."""
+    import importlib_metadata
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        version = importlib_metadata.version(distribution)
+    except importlib_metadata.PackageNotFoundError:
+        return None
+    try:
+        return Version(version).public
+    except InvalidVersion:
+        return version

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What became of every patch in this process, for people and for programs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ascend_specpatch import __version__
+from ascend_specpatch.hosts import HostPair
+from ascend_specpatch.registry import Plan, State
+
+
+@dataclass(frozen=True)
+class Row:
+    """One patch, its state and, where it is not applied, the reason."""
+
+    id: str
+    target: str
+    requires: tuple[str, ...]
+    summary: str
+    state: State
+    reason: str
+
+
+class Report:
+    """The states of a plan's patches, kept up to date by whoever carries the plan out.
+
+    Attributes:
+        pair: the installed hosts.
+        route: what activated the patches, e.g. ``import of vllm``; empty where nothing did.
+        applied_order: ids in the order in which they came to be applied in this process.
+    """
+
+    def __init__(self, plan: Plan | None = None, route: str = "") -> None:
+        self.pair = plan.pair if plan else HostPair(None, None)
+        self.route = route
+        self.applied_order: list[str] = []
+        self._rows = {
+            choice.patch.id: Row(
+                choice.patch.id,
+                choice.patch.target,
+                choice.patch.requires,
+                choice.patch.summary,
+                choice.state,
+                choice.reason,
+            )
+            for choice in (plan.choices if plan else ())
+        }
+
+    def rows(self) -> tuple[Row, ...]:
+        """One row a patch, in the registry's order."""
+        return tuple(self._rows.values())
+
+    def row(self, patch_id: str) -> Row:
+        return self._rows[patch_id]
+
+    def mark(self, patch_id: str, state: State, reason: str = "") -> None:
+        """Record what became of a patch."""
+        self._rows[patch_id] = Row(**{**vars(self._rows[patch_id]), "state": state, "reason": reason})
+        if state is State.APPLIED:
+            self.applied_order.append(patch_id)
+
+    def is_applied(self, patch_id: str) -> bool:
+        return patch_id in self._rows and self._rows[patch_id].state is State.APPLIED
+
+    def ids(self, *states: State) -> list[str]:
+        """The ids in any of ``states``, in the registry's order."""
+        return [row.id for row in self._rows.values() if row.state in states]
+
+    def digest(self) -> str:
+        """16 hex digits that two processes share exactly when they have the same version, hosts, patches and
+        states."""
+        facts = [__version__, str(self.pair), *(f"{row.id} {row.state}" for row in self.rows())]
+        return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+
+    def line(self) -> str:
+        """The one line a process logs."""
+        applied, waiting = self.ids(State.APPLIED), self.ids(State.WAITING)
+        count = len(applied) + len(waiting)
+        patches = f"{count} patch{'' if count == 1 else 'es'}"
+        if not waiting:
+            parts = [f"{patches} applied"]
+        else:
+            parts = [
+                f"{patches} on ({len(applied)} applied, {len(waiting)} to be applied as their modules load)"
+            ]
+        for state in (State.OFF, State.NOT_FOR_THIS_HOST, State.REFUSED):
+            ids = self.ids(state)
+            if ids:
+                parts.append(f"{len(ids)} {str(state).replace('_', ' ')} ({_shortened(ids)})")
+        return f"ascend-specpatch {__version__}: {', '.join(parts)} on {self.pair}"
+
+    def table(self) -> str:
+        """The rows as aligned text."""
+        return text_table(
+            ("PATCH", "TARGET", "STATE", "REASON"),
+            [(row.id, row.target, str(row.state), row.reason) for row in self.rows()],
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return {
+            "version": __version__,
+            "hosts": {"vllm": self.pair.vllm, "vllm_ascend": self.pair.vllm_ascend},
+            "route": self.route,
+            "digest": self.digest(),
+            "applied_order": list(self.applied_order),
+            "patches": [asdict(row) for row in self.rows()],
+        }
+
+    def json(self) -> str:
+        return json.dumps(self.as_dict(), indent=2)
+
+
+_current = Report()
+
+
+def current() -> Report:
+    """The report of this process; it has no rows where nothing was activated."""
+    return _current
+
+
+def set_current(report: Report) -> None:
+    """Make ``report`` the one of this process."""
+    global _current
+    _current = report
+
+
+def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Aligned columns, two spaces apart, without trailing blanks."""
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def _shortened(ids: list[str], most: int = 3) -> str:
+    return ", ".join(ids[:most]) + (f" and {len(ids) - most} more" if len(ids) > most else "")
