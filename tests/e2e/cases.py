@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One end-to-end case and what came of it, as plain data that crosses process boundaries as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+Processes = Literal["one", "fork", "spawn"]
+
+# Small, greedy and exact: every case changes only what it is about.
+ENGINE: dict[str, Any] = dict(
+    skip_tokenizer_init=True,
+    enforce_eager=True,
+    dtype="float32",
+    max_model_len=512,
+    max_num_seqs=8,
+    max_num_batched_tokens=512,
+    num_gpu_blocks_override=64,
+    seed=0,
+    disable_log_stats=False,  # acceptance is reported through the metrics
+)
+SAMPLING: dict[str, Any] = dict(temperature=0, ignore_eos=True, detokenize=False)
+
+
+@dataclass(frozen=True)
+class Case:
+    """``LLM(model, **engine).generate(prompts)`` in an environment, perhaps speculatively."""
+
+    model: str
+    method: str | None = None
+    draft: str | None = None
+    k: int = 3
+    prompts: str = "mixed"
+    max_tokens: int = 24
+    engine: Mapping[str, Any] = field(default_factory=dict)  # over ENGINE
+    spec: Mapping[str, Any] = field(default_factory=dict)  # added to speculative_config
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # over SAMPLING
+    env: Mapping[str, str] = field(default_factory=dict)
+    processes: Processes = "one"  # one, or engine core and workers started by fork or spawn
+    timeout: float = 120.0  # seconds, start included
+
+    def plain(self) -> Case:
+        """The same text without speculation, in the plainest engine that can make it."""
+        engine = {name: value for name, value in self.engine.items() if name == "max_model_len"}
+        if self.prompts == "many":
+            engine["num_gpu_blocks_override"] = 128
+        return Case(self.model, prompts=self.prompts, max_tokens=self.max_tokens, engine=engine)
+
+    def with_env(self, **env: str) -> Case:
+        return replace(self, env={**self.env, **env})
+
+    @property
+    def max_model_len(self) -> int:
+        return int(self.engine.get("max_model_len", ENGINE["max_model_len"]))
+
+    def engine_arguments(self, models: Path) -> dict[str, Any]:
+        """Keyword arguments of ``vllm.LLM``."""
+        arguments = {**ENGINE, **self.engine, "model": str(models / self.model)}
+        if self.method is not None:
+            speculation: dict[str, Any] = {"method": self.method, "num_speculative_tokens": self.k}
+            if self.draft is not None:
+                speculation["model"] = str(models / self.draft)
+            arguments["speculative_config"] = {**speculation, **self.spec}
+        return arguments
+
+    def sampling_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of ``vllm.SamplingParams``."""
+        return {**SAMPLING, "max_tokens": self.max_tokens, **self.sampling}
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Case:
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class Draft:
+    """One call of the drafter for one request."""
+
+    request: int
+    known: int  # tokens known then, prompt and output, the newest included
+    newest: int  # the newest of them
+    tokens: tuple[int, ...]
+
+
+@dataclass
+class Outcome:
+    """What a case returned. ``error`` is set, and the rest is empty, when it ended with an exception."""
+
+    tokens: list[list[int]] = field(default_factory=list)
+    metrics: dict[str, Any] = field(default_factory=dict)  # vLLM's own names, without the "vllm:"
+    workers: list[dict[str, Any]] = field(default_factory=list)  # see probe.collect
+    error: str | None = None  # "Type: message", causes included, one a line
+    seconds: float = 0.0
+    log: str = ""  # path
+
+    @property
+    def num_drafts(self) -> int:
+        return int(self.metrics.get("spec_decode_num_drafts", 0))
+
+    @property
+    def drafted(self) -> int:
+        return int(self.metrics.get("spec_decode_num_draft_tokens", 0))
+
+    @property
+    def accepted(self) -> int:
+        return int(self.metrics.get("spec_decode_num_accepted_tokens", 0))
+
+    @property
+    def accepted_at(self) -> list[int]:
+        return [int(value) for value in self.metrics.get("spec_decode_num_accepted_tokens_per_pos", [])]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Of the first worker."""
+        return self.workers[0]
+
+    @property
+    def drafts(self) -> list[Draft]:
+        """Every proposal the first worker's drafter made, prefill chunks included."""
+        return [Draft(*row[:3], tuple(row[3])) for row in self.facts["drafts"]]
+
+    def log_text(self) -> str:
+        return Path(self.log).read_text(errors="replace") if self.log else ""
+
+    def last_lines(self, count: int = 25) -> str:
+        """The end of the log, for the message of a failing test."""
+        return f"{self.log}:\n" + "\n".join(self.log_text().splitlines()[-count:])
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Outcome:
+        return cls(**json.loads(text))

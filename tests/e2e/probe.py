@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is looked at inside the worker process: the drafter's calls, its types, the patch report.
+
+``install`` and ``collect`` are sent to every worker by ``LLM.collective_rpc``, so the same code serves
+one process, several processes and tensor parallelism. It wraps instances from outside and changes
+no result.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+_DRAFTER_CLASSES = {
+    "EagleProposer": "vllm.v1.spec_decode.eagle",
+    "SpecDecodeBaseProposer": "vllm.v1.spec_decode.eagle",
+    "DraftModelProposer": "vllm.v1.spec_decode.draft_model",
+}
+
+
+@dataclass
+class _Recording:
+    steps: int = 0  # target forward passes that had tokens
+    drafts: list[tuple[int, int, int, list[int]]] = field(default_factory=list)  # the fields of cases.Draft
+
+
+# A worker is a process of its own (or the only one), so there is one recording a process.
+_recording = _Recording()
+
+
+def install(worker: Any) -> None:
+    """Start recording; called after the engine is up, so warm-up runs are not recorded."""
+    runner = worker.model_runner
+    _count_steps(runner)
+    drafter = getattr(runner, "drafter", None)
+    if hasattr(drafter, "_propose"):
+        _record_drafts(runner, drafter)
+
+
+def _count_steps(runner: Any) -> None:
+    execute = runner.execute_model
+
+    def counting(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        _recording.steps += scheduler_output.total_num_scheduled_tokens > 0
+        return execute(scheduler_output, *args, **kwargs)
+
+    runner.execute_model = counting
+
+
+def _record_drafts(runner: Any, drafter: Any) -> None:
+    propose: Callable[..., Any] = drafter._propose
+    signature = inspect.signature(propose)
+
+    def recording(*args: Any, **kwargs: Any) -> Any:
+        arguments = signature.bind(*args, **kwargs).arguments
+        newest = arguments["next_token_ids"].tolist()
+        # Read before the call: the host's positions may be a view that is overwritten during it.
+        known = [position + 2 for position in _last_positions(arguments)]
+        drafts = propose(*args, **kwargs)
+        requests = [int(str(name).partition("-")[0]) for name in runner.input_batch.req_ids]
+        _recording.drafts += zip(requests, known, newest, drafts.tolist())
+        return drafts
+
+    drafter._propose = recording
+
+
+def _last_positions(arguments: dict[str, Any]) -> list[int]:
+    """Position of the last accepted token of each request."""
+    index = next((arguments[n] for n in ("last_token_indices", "token_indices_to_sample") if n in arguments), None)
+    if index is None:
+        index = arguments["common_attn_metadata"].query_start_loc[1:] - 1
+    positions = arguments["target_positions"]
+    return (positions if positions.dim() == 1 else positions[0])[index.long()].tolist()
+
+
+def collect(worker: Any) -> dict[str, Any]:
+    """Facts about the worker, as JSON-able data."""
+    runner = worker.model_runner
+    drafter = getattr(runner, "drafter", None)
+    return {
+        "steps": _recording.steps,
+        "drafts": _recording.drafts,
+        "runner": _name(type(runner)),
+        "drafter": _name(type(drafter)),
+        "drafter_bases": [_name(base) for base in type(drafter).__mro__],
+        "drafter_is": {name: _is(drafter, module, name) for name, module in _DRAFTER_CLASSES.items()},
+        "needs_extra_input_slots": getattr(drafter, "needs_extra_input_slots", None),
+        "async_scheduling": bool(runner.vllm_config.scheduler_config.async_scheduling),
+        "report": _patch_report(),
+    }
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _is(drafter: Any, module: str, name: str) -> dict[str, bool]:
+    cls = getattr(importlib.import_module(module), name)
+    return {"instance": isinstance(drafter, cls), "subclass": issubclass(type(drafter), cls)}
+
+
+def _patch_report() -> list[Any] | None:
+    """Rows of our report as ``repr``s of what it gives, or None where the package is not installed."""
+    if importlib.util.find_spec("ascend_specpatch") is None:
+        return None
+    from ascend_specpatch import report
+
+    return [str(row) for row in report.current().rows()]

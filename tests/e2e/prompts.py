@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Named sets of prompts, as token ids below the tiny models' vocabulary."""
+
+from __future__ import annotations
+
+import random
+
+_MIXED_LENGTHS = (5, 17, 130, 41, 260)
+
+
+def tokens(name: str) -> list[list[int]]:
+    """``mixed``: five random prompts and a repetitive one. ``one``: a single prompt. ``many``: 32.
+
+    ``shared_prefix``: six prompts with the same first 256 tokens (two KV blocks).
+    """
+    return _SETS[name]()
+
+
+def _random(source: random.Random, length: int) -> list[int]:
+    return [source.randrange(3, 320) for _ in range(length)]
+
+
+def _mixed() -> list[list[int]]:
+    source = random.Random(7)
+    return [*(_random(source, length) for length in _MIXED_LENGTHS), ([11, 12, 13, 14] * 12)[:45]]
+
+
+def _one() -> list[list[int]]:
+    return [_mixed()[3]]
+
+
+def _many() -> list[list[int]]:
+    source = random.Random(32)
+    return [_random(source, source.choice((1, 2, 9, 33, 64, 127, 128, 129, 200))) for _ in range(32)]
+
+
+def _shared_prefix() -> list[list[int]]:
+    source = random.Random(9)
+    prefix = _random(source, 256)
+    return [prefix + _random(source, length) for length in (1, 2, 3, 5, 17, 40)]
+
+
+_SETS = {"mixed": _mixed, "one": _one, "many": _many, "shared_prefix": _shared_prefix}

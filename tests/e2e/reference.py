@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The oracle: greedy decoding and drafting by transformers modules alone.
+
+No cache, no batching, no vLLM code: each step recomputes its whole sequence in float32. Equal text is
+necessary and not enough, because a wrong draft only costs acceptance. So a :class:`Drafter` here says
+which tokens a correct drafter proposes after any prefix, and :func:`speculate` what a correct engine
+must report.
+
+How drafts are counted
+----------------------
+With ``c`` tokens known (prompt and output), a step verifies ``min(k, max_model_len - c - 1)`` drafts:
+the step's last position must stay below ``max_model_len - 1``. Nothing is held back because
+``max_tokens`` is near: the drafts of the last step are counted as drafted, and as accepted where the target
+agrees with them, even when the tokens are then cut off. The first token comes from the prefill, which
+verifies nothing. So 24 tokens with k=3 and every draft accepted are 1 + 6 * 4 tokens, of which 24
+are kept: 6 steps, 18/18 drafts a request, 108/108 for six.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+
+
+def _load(directory: Path) -> torch.nn.Module:
+    return AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+
+
+class Target:
+    """A causal LM decoded greedily; sequences are remembered and only ever grow."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.model = _load(directory)
+        self.config = self.model.config
+        self._grown: dict[tuple[int, ...], list[int]] = {}
+
+    @cached_property
+    def architecture(self) -> str:
+        return str(json.loads((self.directory / "config.json").read_text())["architectures"][0])
+
+    @cached_property
+    def weights(self) -> dict[str, Tensor]:
+        return load_file(self.directory / "model.safetensors")
+
+    @torch.inference_mode()
+    def greedy(self, prompt: Sequence[int], count: int) -> list[int]:
+        """The first ``count`` tokens after ``prompt``."""
+        grown = self._grown.setdefault(tuple(prompt), [])
+        while len(grown) < count:
+            logits = self.model(torch.tensor([[*prompt, *grown]]), use_cache=False).logits
+            grown.append(int(logits[0, -1].argmax()))
+        return grown[:count]
+
+    @lru_cache(maxsize=1)  # noqa: B019 - a target lives as long as the session
+    @torch.inference_mode()
+    def hidden(self, tokens: tuple[int, ...]) -> Tensor:
+        """(tokens, hidden): what a drafter is given. MiMo hands over the states before its final norm."""
+        body = self.model.model
+        if self.architecture != "MiMoForCausalLM":
+            return body(torch.tensor([tokens]), use_cache=False).last_hidden_state[0]
+        caught: list[Tensor] = []
+        hook = body.norm.register_forward_pre_hook(lambda module, inputs: caught.append(inputs[0]))
+        try:
+            body(torch.tensor([tokens]), use_cache=False)
+        finally:
+            hook.remove()
+        return caught[0][0]
+
+    @lru_cache(maxsize=1)  # noqa: B019 - a target lives as long as the session
+    @torch.inference_mode()
+    def layer_inputs(self, tokens: tuple[int, ...], layers: tuple[int, ...]) -> Tensor:
+        """(tokens, hidden * layers): the inputs of the given layers side by side, as EAGLE-3 wants them."""
+        states = self.model.model(torch.tensor([tokens]), use_cache=False, output_hidden_states=True)
+        return torch.cat([states.hidden_states[layer][0] for layer in layers], -1)
+
+
+class Drafter(Protocol):
+    def draft(self, text: Sequence[int], known: int, k: int) -> tuple[int, ...]:
+        """The ``k`` tokens proposed when the first ``known`` tokens of the target's ``text`` are known.
+
+        Models are causal, so what is computed over the whole text holds for each of its prefixes.
+        """
+
+
+class DraftModel:
+    """A second causal LM that continues the text greedily."""
+
+    def __init__(self, directory: Path) -> None:
+        self._lm = Target(directory)
+
+    def draft(self, text: Sequence[int], known: int, k: int) -> tuple[int, ...]:
+        return tuple(self._lm.greedy(text[:known], k))
+
+
+class _FromHiddenStates:
+    """What EAGLE, EAGLE-3 and MTP share: pairs (hidden state at p, token at p + 1) in, states out.
+
+    The state that a step puts out for its last position is the hidden state of the next step's.
+    """
+
+    target: Target
+    layer: torch.nn.Module
+    rotary: torch.nn.Module
+
+    @torch.inference_mode()
+    def draft(self, text: Sequence[int], known: int, k: int) -> tuple[int, ...]:
+        states, following = self.target_states(tuple(text))[: known - 1], list(text[1:known])
+        drafts: list[int] = []
+        for _ in range(k):
+            out = self.step(states, self.target.model.model.embed_tokens(torch.tensor(following)))
+            drafts.append(int(self.logits(out[-1]).argmax()))
+            drafts[-1] = self.target_id(drafts[-1])
+            states, following = torch.cat([states, out[-1:]]), [*following, drafts[-1]]
+        return tuple(drafts)
+
+    def target_states(self, text: tuple[int, ...]) -> Tensor:
+        return self.target.hidden(text)
+
+    def target_id(self, draft_id: int) -> int:
+        return draft_id
+
+    def step(self, states: Tensor, embeddings: Tensor) -> Tensor:
+        raise TypeError(f"{type(self).__name__} does not say how it makes a step")
+
+    def logits(self, state: Tensor) -> Tensor:
+        return self.target.model.lm_head(state)
+
+    def _causal(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """Input with a batch dimension, causal mask, rotary cos and sin for positions 0, 1, ..."""
+        x = x[None]
+        mask = torch.full((x.shape[1], x.shape[1]), float("-inf")).triu(1)[None, None]
+        return x, mask, self.rotary(x, torch.arange(x.shape[1])[None])
+
+    def _run_layer(self, x: Tensor) -> Tensor:
+        x, mask, cos_sin = self._causal(x)
+        positions = torch.arange(x.shape[1])[None]
+        out = self.layer(x, attention_mask=mask, position_ids=positions, position_embeddings=cos_sin)
+        return (out[0] if isinstance(out, tuple) else out)[0]
+
+
+def _load_layer(layer: torch.nn.Module, weights: dict[str, Tensor], prefix: str) -> torch.nn.Module:
+    own = {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
+    missing = layer.load_state_dict(own, strict=False).missing_keys
+    if missing:
+        raise ValueError(f"the checkpoint lacks {', '.join(prefix + name for name in missing)}")
+    return layer.eval()
+
+
+class Eagle(_FromHiddenStates):
+    """One Llama layer without input norm over ``fc(embedding, state)``; the target's own head."""
+
+    def __init__(self, target: Target, directory: Path) -> None:
+        weights = load_file(directory / "model.safetensors")
+        config = LlamaConfig.from_pretrained(directory, attn_implementation="eager")
+        layer = LlamaDecoderLayer(config, 0)
+        layer.input_layernorm = torch.nn.Identity()
+        self.target, self.fc = target, weights["fc.weight"]
+        self.layer, self.rotary = _load_layer(layer, weights, "layers.0."), LlamaRotaryEmbedding(config)
+
+    def step(self, states: Tensor, embeddings: Tensor) -> Tensor:
+        return self._run_layer(torch.cat([embeddings, states], -1) @ self.fc.t())
+
+
+class Eagle3(_FromHiddenStates):
+    """One layer that attends over (embedding, state) side by side, with a head over its own vocabulary."""
+
+    def __init__(self, target: Target, directory: Path) -> None:
+        self.weights = load_file(directory / "model.safetensors")
+        config = LlamaConfig.from_pretrained(directory, attn_implementation="eager")
+        layer = LlamaDecoderLayer(config, 0)
+        for name in ("q_proj", "k_proj", "v_proj"):
+            rows = getattr(layer.self_attn, name).out_features
+            setattr(layer.self_attn, name, torch.nn.Linear(2 * config.hidden_size, rows, bias=False))
+        self.target, self.eps = target, config.rms_norm_eps
+        self.layer, self.rotary = _load_layer(layer, self.weights, "midlayer."), LlamaRotaryEmbedding(config)
+
+    def target_states(self, text: tuple[int, ...]) -> Tensor:
+        layers = self.target.config.num_hidden_layers
+        aux = self.target.layer_inputs(text, (2, layers // 2, layers - 3))
+        return aux @ self.weights["fc.weight"].t()
+
+    def step(self, states: Tensor, embeddings: Tensor) -> Tensor:
+        normed = _rms(states, self.weights["midlayer.hidden_norm.weight"], self.eps)
+        both = torch.cat([self.layer.input_layernorm(embeddings), normed], -1)
+        both, mask, cos_sin = self._causal(both)
+        attended = self.layer.self_attn(both, position_embeddings=cos_sin, attention_mask=mask)[0][0]
+        residual = states + attended
+        return residual + self.layer.mlp(self.layer.post_attention_layernorm(residual))
+
+    def logits(self, state: Tensor) -> Tensor:
+        return _rms(state, self.weights["norm.weight"], self.eps) @ self.weights["lm_head.weight"].t()
+
+    def target_id(self, draft_id: int) -> int:
+        return draft_id + int(self.weights["d2t"][draft_id])
+
+
+class Mtp(_FromHiddenStates):
+    """The multi-token-prediction layer that a MiMo or DeepSeek-V3 checkpoint carries."""
+
+    def __init__(self, target: Target) -> None:
+        config, weights = target.config, target.weights
+        self.target, self.eps, self.rotary = target, config.rms_norm_eps, target.model.model.rotary_emb
+        self.mimo = target.architecture == "MiMoForCausalLM"
+        if self.mimo:
+            prefix, names = "model.mtp_layers.0.", ("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm")
+        else:
+            prefix, names = f"model.layers.{config.num_hidden_layers}.", ("enorm", "hnorm", "eh_proj", "shared_head.norm")
+        self.token_norm, self.state_norm, self.projection, self.final_norm = (
+            weights[f"{prefix}{name}.weight"] for name in names
+        )
+        self.head = weights["lm_head.weight" if self.mimo else f"{prefix}shared_head.head.weight"]
+        last = target.model.model.layers[-1]
+        self.layer = _load_layer(type(last)(config, config.num_hidden_layers - 1), weights, prefix)
+
+    def step(self, states: Tensor, embeddings: Tensor) -> Tensor:
+        embeddings = embeddings.clone()
+        embeddings[0] = 0  # both models leave out the embedding at position 0
+        token = _rms(embeddings, self.token_norm, self.eps)
+        state = _rms(states, self.state_norm, self.eps)
+        both = torch.cat([state, token] if self.mimo else [token, state], -1)
+        out = self._run_layer(both @ self.projection.t())
+        return _rms(out, self.final_norm, self.eps) if self.mimo else out
+
+    def logits(self, state: Tensor) -> Tensor:
+        return (state if self.mimo else _rms(state, self.final_norm, self.eps)) @ self.head.t()
+
+
+def _rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+
+
+@dataclass
+class Speculation:
+    """What a correct engine reports for a batch of requests."""
+
+    k: int
+    num_drafts: int = 0  # steps that verified at least one draft, summed over requests
+    drafted: int = 0
+    accepted_at: list[int] = field(default_factory=list)  # by position, k long
+    # (request, tokens known) -> the k drafts proposed there
+    drafts: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.accepted_at = self.accepted_at or [0] * self.k
+
+    @property
+    def accepted(self) -> int:
+        return sum(self.accepted_at)
+
+
+def speculate(
+    target: Target, drafter: Drafter, prompts: Sequence[Sequence[int]], max_tokens: int, k: int, max_model_len: int
+) -> Speculation:
+    """Decode every prompt speculatively and greedily; see the module's docstring for the counting."""
+    result = Speculation(k)
+    for request, prompt in enumerate(prompts):
+        last = len(prompt) + min(max_tokens, max_model_len - len(prompt))
+        text = [*prompt, *target.greedy(prompt, last - len(prompt) + k + 1)]
+        known = len(prompt) + 1
+        while known < last:
+            drafts = drafter.draft(text, known, k)
+            result.drafts[request, known] = drafts
+            verified = max(0, min(k, max_model_len - known - 1))
+            accepted = 0
+            while accepted < verified and drafts[accepted] == text[known + accepted]:
+                result.accepted_at[accepted] += 1
+                accepted += 1
+            result.num_drafts += verified > 0
+            result.drafted += verified
+            known += accepted + 1
+    return result
