@@ -159,8 +159,8 @@ class Activation:
                 f"ASCEND_SPECPATCH_DISABLE={patch.id} to run without it."
             ) from error
         logger.warning(
-            "ascend-specpatch: %s is refused: %s. vLLM goes on without it; ASCEND_SPECPATCH_DISABLE=%s says that this "
-            "is wanted, ASCEND_SPECPATCH_STRICT=1 makes it an error.",
+            "ascend-specpatch: %s is refused: %s. vLLM goes on without it; ASCEND_SPECPATCH_DISABLE=%s says "
+            "that this is wanted, ASCEND_SPECPATCH_STRICT=1 makes it an error.",
             patch.id,
             reason,
             patch.id,

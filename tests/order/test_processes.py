@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Child processes are patched however they are started, and each logs one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from .conftest import PATCHED, FakeHosts, visible
+
+CHILD = """
+import logging, multiprocessing
+if __name__ != "__main__":  # a spawned child
+    logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
+
+def child(queue):
+    logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
+    bootstrap.register()
+    bootstrap.register()
+    queue.put(state())
+
+def run(method):
+    context = multiprocessing.get_context(method)
+    queue = context.SimpleQueue()
+    process = context.Process(target=child, args=(queue,))
+    process.start()
+    process.join()
+    return queue.get()
+"""
+
+
+@pytest.mark.parametrize("activation", ["arm", "register"])
+@pytest.mark.parametrize("hosts_loaded", [False, True])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_children_are_patched_and_log_one_line(
+    fake_hosts: FakeHosts, method: str, hosts_loaded: bool, activation: str
+) -> None:
+    done = fake_hosts.run(
+        CHILD
+        + f"""
+bootstrap.{activation}()
+if __name__ == "__main__":
+    if {hosts_loaded}:
+        import vllm_ascend.worker
+    print(json.dumps(run({method!r})))
+"""
+    )
+    assert done.returncode == 0, done.stderr
+    *lines, state = done.stdout.splitlines()
+    assert visible(json.loads(state)) == PATCHED
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("ascend-specpatch ")
+    assert "4 patches" in lines[0]
+    assert lines[0].endswith("on vllm 0.16.0 + vllm-ascend 0.16.0rc1")
+
+
+def test_a_thread_that_holds_our_lock_at_a_fork_does_not_block_the_child(fake_hosts: FakeHosts) -> None:
+    found = fake_hosts.result(
+        """
+        import threading
+        from ascend_specpatch import hooks
+        held, done = threading.Event(), threading.Event()
+        def hold():
+            with hooks._lock:
+                held.set()
+                done.wait(30)
+        threading.Thread(target=hold).start()
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            bootstrap.register()
+            os._exit(0 if state()["worker"] else 1)
+        print(json.dumps(os.waitpid(child, 0)[1]))
+        done.set()
+        """,
+        PYTHONWARNINGS="ignore",  # newer Pythons warn of any fork beside threads
+    )
+    assert found == 0
+
+
+def test_asking_whether_vllm_is_installed_activates_nothing(fake_hosts: FakeHosts) -> None:
+    found = fake_hosts.result(
+        """
+        import importlib.util
+        bootstrap.arm()
+        spec = importlib.util.find_spec("vllm")
+        source = spec.loader.get_source("vllm")
+        print(json.dumps([source, bootstrap.armed(), "ascend_specpatch.hooks" in sys.modules, "wrapt" in sys.modules]))
+        """
+    )
+    assert found == ["", True, False, False]
+
+
+def test_a_host_loads_with_its_own_loader_and_no_trigger_stays_behind(fake_hosts: FakeHosts) -> None:
+    found = fake_hosts.result(
+        """
+        bootstrap.arm()
+        before = len(sys.meta_path)
+        import vllm
+        names = [type(finder).__name__ for finder in sys.meta_path]
+        print(json.dumps([type(vllm.__loader__).__name__, type(vllm.__spec__.loader).__name__, "HostTrigger" in names]))
+        """
+    )
+    assert found == ["SourceFileLoader", "SourceFileLoader", False]
+
+
+def test_a_folder_that_only_has_the_name_of_a_host_activates_nothing(fake_hosts: FakeHosts) -> None:
+    (fake_hosts.folder / "vllm" / "__init__.py").unlink()
+    found = fake_hosts.result("bootstrap.arm(); import vllm; print(json.dumps(bootstrap.armed()))")
+    assert found is True
+
+
+def test_hosts_in_a_zip_are_patched(fake_hosts: FakeHosts) -> None:
+    archive = shutil.make_archive(str(fake_hosts.folder / "hosts"), "zip", fake_hosts.folder)
+    for name in ("vllm", "vllm_ascend"):
+        shutil.rmtree(fake_hosts.folder / name)
+    state = fake_hosts.result(f"sys.path.insert(0, {archive!r}); bootstrap.arm(); print(json.dumps(state()))")
+    assert visible(state) == PATCHED
