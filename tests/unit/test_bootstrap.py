@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every interpreter pays, and that arming can be done by several routes at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ascend_specpatch import bootstrap
+
+
+@pytest.fixture(autouse=True)
+def disarmed() -> Iterator[None]:
+    bootstrap.disarm()
+    yield
+    bootstrap.disarm()
+
+
+def test_idle_source_is_below_8_kib(checkout: Path) -> None:
+    package = checkout / "ascend_specpatch"
+    assert sum((package / name).stat().st_size for name in ("__init__.py", "bootstrap.py")) < 8 * 1024
+
+
+def test_arming_imports_nothing_but_the_package_and_bootstrap(checkout: Path) -> None:
+    script = (
+        "import sys; before = set(sys.modules); import ascend_specpatch.bootstrap as b; b.arm(); "
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-S",
+            "-c",
+            f"import os, sys; sys.path.insert(0, {str(checkout / '.editable')!r}); {script}",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("ASCEND_SPECPATCH", "PYTHON"))
+        },
+    )
+    assert done.stdout.split() == ["ascend_specpatch", "ascend_specpatch.bootstrap"]
+
+
+def test_arming_twice_sets_one_trigger_and_disarming_removes_it() -> None:
+    before = list(sys.meta_path)
+    bootstrap.arm()
+    bootstrap.arm()
+    assert bootstrap.armed()
+    assert sys.meta_path[1:] == before
+    bootstrap.disarm()
+    bootstrap.disarm()
+    assert not bootstrap.armed()
+    assert sys.meta_path == before
+
+
+@pytest.mark.parametrize("word", ["0", "false", "No", " off "])
+def test_off_arms_nothing(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    monkeypatch.setenv("ASCEND_SPECPATCH", word)
+    bootstrap.arm()
+    assert not bootstrap.armed()
+
+
+def test_the_trigger_leaves_other_modules_alone() -> None:
+    assert bootstrap.HostTrigger().find_spec("json") is None
+    assert bootstrap.HostTrigger().find_spec("vllm.config") is None
+    assert bootstrap.HostTrigger().find_spec("kernels") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "strict"), [("", False), ("0", False), ("off", False), ("1", True), ("yess", True)]
+)
+def test_strict_errs_on_the_side_of_stopping(
+    monkeypatch: pytest.MonkeyPatch, value: str, strict: bool
+) -> None:
+    monkeypatch.setenv("ASCEND_SPECPATCH_STRICT", value)
+    assert bootstrap.strict() is strict

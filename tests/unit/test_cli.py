@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: tables, JSON and the documented exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ascend_specpatch import cli, hooks, hosts, registry
+from ascend_specpatch.registry import Patch, Registry
+
+REGISTRY = Registry(
+    [
+        Patch("worker.lazy", "fakehost_of_cli", "takes it late", implementation="body_of_cli"),
+        Patch("spec_decode.base", "fakehost_of_cli", "stands under", implementation="body_of_cli"),
+    ]
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "fakehost_of_cli.py").write_text("")
+    (tmp_path / "body_of_cli.py").write_text("def apply(edit): edit.set(edit.module, 'patched', True)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(hosts, "installed", lambda: hosts.SUPPORTED[0])
+    monkeypatch.setattr(registry, "load", lambda: REGISTRY)
+    monkeypatch.setattr(hooks, "load", lambda: REGISTRY)
+    hooks.uninstall()
+    yield
+    hooks.uninstall()
+    for name in ("fakehost_of_cli", "body_of_cli"):
+        sys.modules.pop(name, None)
+
+
+def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, object]]:
+    code = cli.main([*arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_list_shows_the_order_and_what_the_settings_make_of_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASCEND_SPECPATCH_DISABLE", "spec_decode")
+    assert cli.main(["list"]) == cli.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["#", "PATCH", "TARGET", "STATE", "SUMMARY"]
+    assert lines[1].split() == ["1", "worker.lazy", "fakehost_of_cli", "on", "takes", "it", "late"]
+    assert lines[2].endswith("off    stands under [ASCEND_SPECPATCH_DISABLE]")
+    code, value = _json(capsys, "list")
+    assert code == cli.OK
+    assert [row["state"] for row in value["patches"]] == ["waiting", "off"]  # type: ignore[attr-defined, index]
+
+
+def test_status_imports_nothing_unless_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    code, value = _json(capsys, "status")
+    assert (code, value["supported"], value["imported"]) == (cli.OK, True, False)
+    assert "fakehost_of_cli" not in sys.modules
+    code, value = _json(capsys, "status", "--import")
+    assert (code, value["imported"], value["applied_order"]) == (
+        cli.OK,
+        True,
+        ["worker.lazy", "spec_decode.base"],
+    )
+
+
+def test_status_shows_hosts_activation_and_states(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASCEND_SPECPATCH", "0")
+    assert cli.main(["status"]) == cli.OK
+    out = capsys.readouterr().out
+    assert "vllm-ascend       0.16.0rc1\n" in out
+    assert "pair              supported\n" in out
+    assert "activation        off (ASCEND_SPECPATCH=0)\n" in out
+    assert out.count("ASCEND_SPECPATCH=0") == 3
+
+
+def test_a_refused_patch_is_exit_code_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "body_of_cli.py").write_text("def apply(edit): raise LookupError('no such method')\n")
+    assert cli.main(["status", "--import"]) == cli.REFUSED
+    assert "refused  LookupError: no such method" in capsys.readouterr().out
+
+
+def test_a_target_that_does_not_import_is_exit_code_1(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "fakehost_of_cli.py").write_text("raise OSError('no device')\n")
+    assert cli.main(["status", "--import"]) == cli.REFUSED
+    assert "its module does not import: OSError: no device" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"ASCEND_SPECPATCH": "maybe"},
+        {"ASCEND_SPECPATCH_DISABLE": "nothing.there"},
+        {"ASCEND_SPECPATCH_STRIKT": "1"},
+    ],
+)
+@pytest.mark.parametrize("command", ["list", "status"])
+def test_bad_settings_are_exit_code_2(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str, environ: dict[str, str]
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert cli.main([command]) == cli.BAD_USAGE
+    assert capsys.readouterr().err.startswith("ascend-specpatch: ASCEND_SPECPATCH")
+
+
+@pytest.mark.parametrize("arguments", [[], ["lsit"], ["list", "--import"]])
+def test_bad_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == cli.BAD_USAGE
+    assert "usage: ascend-specpatch" in capsys.readouterr().err

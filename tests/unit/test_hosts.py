@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Installed versions are read from metadata, without their local part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ascend_specpatch import hosts
+from ascend_specpatch.hosts import HostPair
+
+
+def _install(folder: Path, name: str, version: str) -> None:
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+@pytest.mark.parametrize("local", ["", "+empty", "+cpu"])
+def test_local_versions_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: str) -> None:
+    _install(tmp_path, "vllm", f"0.16.0{local}")
+    _install(tmp_path, "vllm_ascend", f"0.16.0rc1{local}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert hosts.installed() == HostPair("0.16.0", "0.16.0rc1")
+    assert hosts.installed() in hosts.SUPPORTED
+
+
+def test_a_development_version_is_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _install(tmp_path, "vllm", "0.16.0.dev3+g1234")
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert hosts.installed() == HostPair("0.16.0.dev3", None)
+
+
+def test_a_version_that_is_none_is_shown_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _install(tmp_path, "vllm", "main")
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert hosts.installed() == HostPair("main", None)
+
+
+def test_pairs_read_as_people_write_them() -> None:
+    assert str(HostPair("0.16.0", "0.16.0rc1")) == "vllm 0.16.0 + vllm-ascend 0.16.0rc1"
+    assert str(HostPair("0.16.0", None)) == "vllm 0.16.0 + no vllm-ascend"
+    assert hosts.supported_text() == "vllm 0.16.0 + vllm-ascend 0.16.0rc1"

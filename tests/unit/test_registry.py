@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Order, contradictions in the list, and the choice that settings and hosts make."""
+
+from __future__ import annotations
+
+import pytest
+
+from ascend_specpatch import hosts, registry
+from ascend_specpatch.hosts import HostPair
+from ascend_specpatch.registry import Choice, Patch, Registry, RegistryError, State
+from ascend_specpatch.settings import Settings, SettingsError
+
+PAIR = hosts.SUPPORTED[0]
+OTHER = HostPair("0.99.0", "0.99.0")
+
+
+def patch(patch_id: str, *requires: str, **more: object) -> Patch:
+    return Patch(patch_id, target="vllm.x", summary="", requires=requires, **more)  # type: ignore[arg-type]
+
+
+LIST = Registry(
+    [
+        patch("model_runner.last", "spec_decode.base"),
+        patch("spec_decode.base"),
+        patch("spec_decode.clone", "spec_decode.base"),
+        patch("worker.lazy"),
+        patch("spec_decode.extra", default=False),
+        patch("spec_decode.newer", hosts=(OTHER,)),
+    ]
+)
+
+
+def chosen(pair: HostPair = PAIR, **settings: object) -> dict[str, Choice]:
+    plan = LIST.choose(Settings(**settings), pair)  # type: ignore[arg-type]
+    return {choice.patch.id: choice for choice in plan.choices}
+
+
+def on(pair: HostPair = PAIR, **settings: object) -> list[str]:
+    return [
+        patch_id for patch_id, choice in chosen(pair, **settings).items() if choice.state is State.WAITING
+    ]
+
+
+def test_order_is_by_stage_and_then_as_listed() -> None:
+    assert [p.id for p in LIST] == [
+        "worker.lazy",
+        "spec_decode.base",
+        "spec_decode.clone",
+        "spec_decode.extra",
+        "spec_decode.newer",
+        "model_runner.last",
+    ]
+
+
+def test_the_body_of_a_patch_follows_from_its_id() -> None:
+    assert patch("spec_decode.base").body == "ascend_specpatch.patches.spec_decode.base"
+    assert patch("spec_decode.base", implementation="elsewhere.body").body == "elsewhere.body"
+
+
+@pytest.mark.parametrize(
+    ("patches", "says"),
+    [
+        ([patch("worker.a"), patch("worker.a")], "worker.a is listed twice"),
+        ([patch("kernel.a")], "kernel.a: an id is stage.name"),
+        ([patch("worker")], "worker: an id is stage.name"),
+        ([patch("worker.a", "worker.lasy"), patch("worker.lazy")], "did you mean worker.lazy?"),
+        ([patch("worker.a", "worker.b"), patch("worker.b")], "worker.a requires worker.b, which comes later"),
+        ([patch("worker.a", "spec_decode.b"), patch("spec_decode.b")], "which comes later"),
+        ([patch("worker.a", "worker.a")], "require each other: worker.a -> worker.a"),
+        (
+            [patch("worker.a", "worker.c"), patch("worker.b", "worker.a"), patch("worker.c", "worker.b")],
+            "require each other: worker.a -> worker.c -> worker.b -> worker.a",
+        ),
+    ],
+)
+def test_a_list_that_contradicts_itself_is_an_error(patches: list[Patch], says: str) -> None:
+    with pytest.raises(RegistryError) as caught:
+        Registry(patches)
+    assert says in str(caught.value)
+
+
+def test_by_default_all_are_on_but_those_off_by_default_or_for_other_hosts() -> None:
+    assert on() == ["worker.lazy", "spec_decode.base", "spec_decode.clone", "model_runner.last"]
+    assert chosen()["spec_decode.extra"].reason.endswith(
+        "ASCEND_SPECPATCH_ENABLE=spec_decode.extra turns it on"
+    )
+    assert chosen()["spec_decode.newer"] == Choice(
+        chosen()["spec_decode.newer"].patch, State.NOT_FOR_THIS_HOST, f"found {PAIR}"
+    )
+
+
+def test_a_patch_whose_requirement_is_off_is_off_and_says_why() -> None:
+    found = chosen(disable=("spec_decode.base",))
+    assert found["spec_decode.base"].reason == "ASCEND_SPECPATCH_DISABLE"
+    assert found["spec_decode.clone"].state is State.OFF
+    assert (
+        found["spec_decode.clone"].reason == "needs spec_decode.base, which is off (ASCEND_SPECPATCH_DISABLE)"
+    )
+    assert on(disable=("spec_decode.base",)) == ["worker.lazy"]
+
+
+@pytest.mark.parametrize("name", ["spec_decode", "spec_decode.*", "*base"])
+def test_stages_and_globs_are_names_too(name: str) -> None:
+    assert on(disable=(name,)) == ["worker.lazy"]
+
+
+def test_enable_turns_on_what_is_off_by_default_and_disable_wins() -> None:
+    assert "spec_decode.extra" in on(enable=("spec_decode.extra",))
+    assert "spec_decode.extra" not in on(enable=("spec_decode.extra",), disable=("spec_decode.extra",))
+
+
+def test_switched_off_is_everything_off() -> None:
+    assert on(enabled=False) == []
+    assert {choice.reason for choice in chosen(enabled=False).values()} == {"ASCEND_SPECPATCH=0"}
+
+
+def test_other_hosts_get_only_what_is_for_them() -> None:
+    assert on(OTHER) == ["spec_decode.newer"]
+    assert chosen(OTHER)["worker.lazy"].state is State.NOT_FOR_THIS_HOST
+
+
+@pytest.mark.parametrize(
+    ("variable", "name", "says"),
+    [
+        (
+            "disable",
+            "spec_decode.bas",
+            "ASCEND_SPECPATCH_DISABLE: no patch is named spec_decode.bas; did you mean spec_decode.base?",
+        ),
+        ("disable", "spec_decoder", "did you mean spec_decode"),
+        ("enable", "zzz.*", "ASCEND_SPECPATCH_ENABLE: no patch is named zzz.*; known: worker.lazy"),
+    ],
+)
+def test_unknown_names_are_errors_that_name_the_nearest(variable: str, name: str, says: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        chosen(**{variable: (name,)})
+    assert says in str(caught.value)
+
+
+def test_the_list_of_this_distribution_loads_and_every_body_exists(checkout_modules: set[str]) -> None:
+    patches = registry.load().patches
+    assert patches
+    assert {p.body for p in patches} <= checkout_modules
+
+
+@pytest.fixture
+def checkout_modules() -> set[str]:
+    """The modules under patches/, found without importing a stage: their bodies may need the hosts."""
+    from pathlib import Path
+
+    import ascend_specpatch.patches
+
+    top = Path(ascend_specpatch.patches.__file__).parent
+    return {
+        ".".join(("ascend_specpatch.patches", *path.relative_to(top).with_suffix("").parts))
+        for path in top.rglob("*.py")
+    }
