@@ -347,7 +347,9 @@ def _is_loading(module: ModuleType) -> bool:
 
 
 def _describe(error: BaseException) -> str:
-    """Type, message and the last place in the code."""
+    """Type, message, where it was raised and, if that is elsewhere, the last place in an ``apply``."""
     text = f"{type(error).__name__}: {error}"
     frames = traceback.extract_tb(error.__traceback__)
-    return f"{text} ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else text
+    places = [frame for frame in frames if frame.name == "apply"][-1:] + frames[-1:]
+    where = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in reversed(places)]
+    return f"{text} ({', from '.join(dict.fromkeys(where))})" if where else text

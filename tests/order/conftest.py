@@ -59,8 +59,9 @@ PATCHES = {
 
         PATCHES = (
             Patch("worker.lazy", "vllm_ascend.worker", "a flag", implementation="fake_patches.worker"),
-            Patch("spec_decode.upstream", "vllm.proposer", "class and helper", implementation="fake_patches.upstream"),
-            Patch("spec_decode.drafter", "vllm_ascend.drafter", "class", requires=("spec_decode.upstream",),
+            Patch("spec_decode.upstream", "vllm.proposer", "class, helper",
+            implementation="fake_patches.upstream"), Patch("spec_decode.drafter", "vllm_ascend.drafter",
+            "class", requires=("spec_decode.upstream",),
                   implementation="fake_patches.drafter"),
             Patch("model_runner.runner", "vllm_ascend.runner", "attribute", requires=("spec_decode.drafter",),
                   implementation="fake_patches.runner"),
@@ -109,8 +110,9 @@ def state():
     from importlib import import_module
     from ascend_specpatch import report
     proposer, user, drafter, runner, worker = map(import_module, MODULES)
+    same = user.EagleProposer is proposer.EagleProposer
     return {
-        "upstream": [proposer.EagleProposer().who(), user.Sub().who(), user.EagleProposer is proposer.EagleProposer],
+        "upstream": [proposer.EagleProposer().who(), user.Sub().who(), same],
         "helper": [proposer.helper(), user.helper(), drafter.helper()],
         "drafter": [drafter.Drafter().who(), runner.Drafter().who(), runner.Special().who()],
         "runner": [runner.Runner.drafter_class, worker.Runner is runner.Runner],
@@ -162,11 +164,8 @@ class FakeHosts:
         for stale in self.folder.glob(f"{name.replace('-', '_')}-*.dist-info/METADATA"):
             stale.unlink()
             stale.parent.rmdir()
-        self.write(
-            {
-                f"{name.replace('-', '_')}-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-            }
-        )
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        self.write({f"{name.replace('-', '_')}-{version}.dist-info/METADATA": metadata})
 
     def run(self, script: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run the prelude and ``script`` as a program in a fresh interpreter."""

@@ -67,7 +67,7 @@ def before(order):
     assert all(state == early for state in states)
 
 
-def test_an_importer_that_took_a_name_while_its_module_was_still_loading_gets_the_new_one(
+def test_an_importer_that_took_a_name_from_a_module_still_loading_gets_the_new_one(
     fake_hosts: FakeHosts,
 ) -> None:
     fake_hosts.write(
@@ -97,12 +97,10 @@ def test_an_importer_that_took_a_name_while_its_module_was_still_loading_gets_th
 
 
 def test_a_requirement_whose_module_is_still_loading_is_waited_for(fake_hosts: FakeHosts) -> None:
-    # The requirement's module imports the dependent's: when the latter has loaded, the former cannot be patched yet.
+    # The requirement's module imports the dependent's: when the latter has loaded, the former cannot be
+    # patched yet.
     fake_hosts.write(
-        {
-            "vllm/proposer.py": "import vllm_ascend.drafter\n"
-            + "class EagleProposer: pass\ndef helper(): pass\n"
-        }
+        {"vllm/proposer.py": "import vllm_ascend.drafter\nclass EagleProposer: pass\ndef helper(): pass\n"}
     )
     fake_hosts.write({"vllm_ascend/drafter.py": "class Drafter: pass\n"})
     found = fake_hosts.result(
@@ -137,8 +135,14 @@ def test_patches_on_one_target_are_applied_in_the_listed_order_even_if_one_must_
             "fake_patches/__init__.py": """
                 from ascend_specpatch.registry import Patch
                 def on(name, target, *requires):
-                    return Patch(f"spec_decode.{name}", target, "", requires, implementation="fake_patches.nothing")
-                PATCHES = (on("a", "vllm.user"), on("b", "vllm.proposer"), on("c", "vllm.user", "spec_decode.b"), on("d", "vllm.user"))
+                    name = f"spec_decode.{name}"
+                    return Patch(name, target, "", requires, implementation="fake_patches.nothing")
+                PATCHES = (
+                    on("a", "vllm.user"),
+                    on("b", "vllm.proposer"),
+                    on("c", "vllm.user", "spec_decode.b"),
+                    on("d", "vllm.user"),
+                )
                 """,
             "fake_patches/nothing.py": "def apply(edit): pass\n",
             "vllm/proposer.py": "import vllm.user\n",
@@ -168,7 +172,7 @@ def test_the_host_package_itself_can_be_a_target(fake_hosts: FakeHosts) -> None:
     assert fake_hosts.result("bootstrap.arm(); import vllm; print(json.dumps(vllm.lazy))") is True
 
 
-def test_two_threads_that_import_targets_at_once_neither_wait_for_each_other_nor_apply_twice(
+def test_threads_that_import_targets_at_once_neither_deadlock_nor_apply_twice(
     fake_hosts: FakeHosts,
 ) -> None:
     slow = "import time; time.sleep(0.05)\n"

@@ -45,7 +45,7 @@ def test_a_patch_that_raises_is_undone_and_refused_with_its_dependents(fake_host
         "model_runner.runner": "refused",
     }
     assert "LookupError: no such method" in reasons["spec_decode.drafter"]
-    assert "drafter.py:5 in apply" in reasons["spec_decode.drafter"]
+    assert "drafter.py:5 in apply)" in reasons["spec_decode.drafter"]
     assert reasons["model_runner.runner"] == "needs spec_decode.drafter, which is refused"
     warnings = done.stderr.splitlines()
     assert len(warnings) == 2
@@ -62,7 +62,8 @@ def test_strict_stops_the_import_of_the_target_and_leaves_no_module_behind(fake_
         except ImportError:
             print(json.dumps("swallowed by an optional import"))
         except RuntimeError as error:
-            print(json.dumps([str(error), type(error.__cause__).__name__, "vllm_ascend.drafter" in sys.modules]))
+            print(json.dumps([str(error), type(error.__cause__).__name__, "vllm_ascend.drafter" in
+            sys.modules]))
         """,
         ASCEND_SPECPATCH_STRICT="1",
     )
@@ -188,7 +189,8 @@ def test_a_requirement_whose_module_does_not_import_refuses_the_dependent(fake_h
         bootstrap.arm()
         import vllm_ascend.drafter
         from ascend_specpatch import report
-        print(json.dumps([report.current().row("spec_decode.drafter").reason, vllm_ascend.drafter.Drafter.__qualname__]))
+        reason = report.current().row("spec_decode.drafter").reason
+        print(json.dumps([reason, vllm_ascend.drafter.Drafter.__qualname__]))
         """
     )
     assert found[0].startswith("needs spec_decode.upstream, whose module does not import: OSError: no device")

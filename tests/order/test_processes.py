@@ -87,7 +87,8 @@ def test_asking_whether_vllm_is_installed_activates_nothing(fake_hosts: FakeHost
         bootstrap.arm()
         spec = importlib.util.find_spec("vllm")
         source = spec.loader.get_source("vllm")
-        print(json.dumps([source, bootstrap.armed(), "ascend_specpatch.hooks" in sys.modules, "wrapt" in sys.modules]))
+        loaded = [name in sys.modules for name in ("ascend_specpatch.hooks", "wrapt")]
+        print(json.dumps([source, bootstrap.armed(), *loaded]))
         """
     )
     assert found == ["", True, False, False]
@@ -100,7 +101,8 @@ def test_a_host_loads_with_its_own_loader_and_no_trigger_stays_behind(fake_hosts
         before = len(sys.meta_path)
         import vllm
         names = [type(finder).__name__ for finder in sys.meta_path]
-        print(json.dumps([type(vllm.__loader__).__name__, type(vllm.__spec__.loader).__name__, "HostTrigger" in names]))
+        loaders = vllm.__loader__, vllm.__spec__.loader
+        print(json.dumps([*(type(loader).__name__ for loader in loaders), "HostTrigger" in names]))
         """
     )
     assert found == ["SourceFileLoader", "SourceFileLoader", False]

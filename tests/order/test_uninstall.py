@@ -8,6 +8,8 @@ import pytest
 from .conftest import PATCHED, FakeHosts, visible
 
 SNAPSHOT = """
+PASSING = ("__doc__", "__dict__", "__weakref__")
+
 def snapshot():
     from importlib import import_module
     found = {}
@@ -18,7 +20,7 @@ def snapshot():
             found[name, key] = id(value)
             if isinstance(value, type):
                 found[name, key, "bases"] = [id(base) for base in value.__bases__]
-                found[name, key, "members"] = {k: id(v) for k, v in vars(value).items() if k not in ("__doc__", "__dict__", "__weakref__")}
+                found[name, key, "members"] = {k: id(v) for k, v in vars(value).items() if k not in PASSING}
     return found
 """
 

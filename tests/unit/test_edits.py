@@ -14,7 +14,8 @@ from ascend_specpatch.edits import Edit, EditError
 def _module() -> ModuleType:
     module = ModuleType("vllm.target")
     exec(  # the classes and functions must name the module as their home
-        "class Old: pass\ndef function(): return 'old'\nnumber = 1\nflag = True\nimport os\nfrom json import dumps\n",
+        "class Old: pass\ndef function(): return 'old'\nnumber = 1\nflag = True\n"
+        "import os\nfrom json import dumps\n",
         vars(module),
     )
     return module

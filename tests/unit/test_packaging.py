@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an installation puts into site-packages, what it costs at idle, and that every way to install activates."""
+"""What an installation puts into site-packages, what it costs at idle, and that every way to install
+activates."""
 
 from __future__ import annotations
 
@@ -20,6 +21,11 @@ import vllm
 from ascend_specpatch import report
 import ascend_specpatch.kernels, ascend_specpatch.patches.spec_decode
 print(json.dumps([report.current().route, len(report.current().rows()), ascend_specpatch.patches.__file__]))
+"""
+
+TOP_LEVEL = """
+from importlib.util import find_spec
+print(*(find_spec(name) for name in ("patches", "kernels", "tests")))
 """
 
 
@@ -225,8 +231,7 @@ def test_an_editable_install_is_one_path_line_and_activates_from_the_checkout(
     route, rows, patches = json.loads(environment.run(ACTIVATES, cwd=hosts))
     assert (route, rows > 0) == ("import of vllm", True)
     assert Path(patches).resolve() == checkout / "patches" / "__init__.py"
-    script = "import importlib.util as u; print([n for n in ('patches', 'tests') if u.find_spec(n)], u.find_spec('kernels'))"
-    assert str(checkout) not in environment.run(script, cwd=hosts)
+    assert str(checkout) not in environment.run(TOP_LEVEL, cwd=hosts)
 
 
 class TestSitecustomize:
@@ -242,12 +247,7 @@ class TestSitecustomize:
         route, rows, patches = json.loads(environment.run(ACTIVATES, cwd=hosts, PYTHONPATH=str(checkout)))
         assert (route, rows > 0) == ("import of vllm", True)
         assert Path(patches).resolve() == checkout / "patches" / "__init__.py"
-        script = (
-            "import importlib.util as u, sys; print([n for n in ('patches', 'tests') if u.find_spec(n)], "
-            "u.find_spec('kernels'), sys.path)"
-        )
-        found = environment.run(script, cwd=hosts, PYTHONPATH=str(checkout))
-        assert str(checkout) not in found
+        assert str(checkout) not in environment.run(TOP_LEVEL, cwd=hosts, PYTHONPATH=str(checkout))
 
     def test_the_sitecustomize_it_hides_runs_as_if_it_were_the_only_one(
         self, environment: Environment, checkout: Path, hosts: Path
@@ -257,7 +257,10 @@ class TestSitecustomize:
         (hidden / "sitecustomize.py").write_text(
             "import sys\nname = __name__\nitself = sys.modules[__name__].__dict__ is globals()\n"
         )
-        script = "import sitecustomize as s; print(s.name, s.itself, s.__file__); import vllm; from ascend_specpatch import report; print(report.current().route)"
+        script = (
+            "import sitecustomize as s; print(s.name, s.itself, s.__file__); import vllm; "
+            "from ascend_specpatch import report; print(report.current().route)"
+        )
         path = os.pathsep.join((str(checkout), str(hidden)))
         assert environment.run(script, cwd=hosts, PYTHONPATH=path).splitlines() == [
             f"sitecustomize True {hidden / 'sitecustomize.py'}",

@@ -69,7 +69,8 @@ def test_the_line_says_what_is_applied_and_names_what_is_not() -> None:
     found.mark("worker.lazy", State.APPLIED)
     found.mark("spec_decode.base", State.REFUSED, "because")
     assert found.line() == (
-        f"ascend-specpatch {version}: 1 patch applied, 1 off (spec_decode.clone), 1 refused (spec_decode.base) on {pair}"
+        f"ascend-specpatch {version}: 1 patch applied, 1 off (spec_decode.clone), "
+        f"1 refused (spec_decode.base) on {pair}"
     )
 
 
