@@ -117,16 +117,19 @@ class Transplant:
         return self._is_own(function) or self._has_class_cell(function)
 
     def _is_own(self, function: types.FunctionType) -> bool:
-        return self._moved(function.__qualname__) != function.__qualname__ and any(
-            function.__module__ == old.__module__ for old in self._old
-        )
+        owner = self._owner(function.__qualname__)
+        return owner is not None and owner.__module__ == function.__module__
 
-    def _moved(self, qualname: Any) -> Any:
+    def _owner(self, qualname: Any) -> type | None:
+        """The old class that a member of this qualified name belongs to."""
+        if not isinstance(qualname, str):
+            return None
+        return next((old for old in self._old if qualname.startswith(f"{old.__qualname__}.")), None)
+
+    def _moved(self, qualname: str) -> str:
         """``Old.f`` -> ``New.f``; anything else as it is."""
-        for old in self._old:
-            if isinstance(qualname, str) and qualname.startswith(f"{old.__qualname__}."):
-                return self._qualname + qualname[len(old.__qualname__) :]
-        return qualname
+        owner = self._owner(qualname)
+        return qualname if owner is None else self._qualname + qualname[len(owner.__qualname__) :]
 
     def _has_class_cell(self, function: types.FunctionType) -> bool:
         return any(self._is_class_cell(function, name, cell) for name, cell in _cells(function))
@@ -240,12 +243,12 @@ class Transplant:
         return self._copy_state(old, self._keep(old, object.__new__(type(old))))
 
     def _copy_state(self, old: Any, new: Any) -> Any:
-        qualname = getattr(old, "__dict__", {}).get("__qualname__")
+        qualname: Any = getattr(old, "__dict__", {}).get("__qualname__")
         for slot, value in _filled_slots(old):
             object.__setattr__(new, slot, self._copy(value))
         for key, value in getattr(old, "__dict__", {}).items():
             vars(new)[key] = self._copy(value)
-        if qualname != self._moved(qualname):  # functools.update_wrapper was here
+        if self._owner(qualname):  # functools.update_wrapper was here
             vars(new).update(__qualname__=self._moved(qualname), __module__=self._module)
         return new
 
