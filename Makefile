@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+# On a new machine two commands do all: `make demo` and `make test`. What each needs is made first.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+# The host pair, named after its vLLM: a file of pins and a few facts in tests/hosts.
+HOST ?= 0.16.0
+KNOWN_HOSTS := $(patsubst tests/hosts/%.mk,%,$(wildcard tests/hosts/*.mk))
+ifeq (,$(filter $(HOST),$(KNOWN_HOSTS)))
+  $(error HOST=$(HOST) is not known; known: $(KNOWN_HOSTS))
+endif
+include tests/hosts/$(HOST).mk
+
+VENV := .venv$(if $(filter-out 0.16.0,$(HOST)),-$(HOST))
+BIN := $(CURDIR)/$(VENV)/bin
+PYTHON := "$(BIN)/python"
+PIP_INSTALL := $(PYTHON) -m pip --disable-pip-version-check install --no-deps --progress-bar off
+PYTEST := $(PYTHON) -m pytest
+MODELS := build/demo-models
+
+# Models are local and small: more threads than one only get in each other's way, and nothing is to be fetched.
+export OMP_NUM_THREADS := 1
+export TOKENIZERS_PARALLELISM := false
+export HF_HUB_OFFLINE := 1
+export TRANSFORMERS_VERBOSITY := error
+export VLLM_NO_USAGE_STATS := 1
+export VLLM_DO_NOT_TRACK := 1
+
+# Python sets this for its own programs on some systems; a virtual environment made under it would point elsewhere.
+unexport PYTHONHOME PYTHONPATH
+
+.PHONY: help env test lint format test-unit test-order test-kernels test-e2e demo wheel benchmark docs clean distclean
+
+help: ## this list
+	@echo "make TARGET [HOST=$(HOST)]       hosts: $(KNOWN_HOSTS)"
+	awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+# ---- the environment -------------------------------------------------------------------------------------------
+
+env: $(VENV)/made-project ## the hosts, the emulated NPU, this project and its tools (first time: 10 minutes, 8 GB)
+
+# Prints one line for each package that pip takes up, of $(1) in all.
+count_packages = awk -v total=$(1) '/^Collecting / { printf "    %3d/%d  %s\n", ++n, total, $$2; fflush() } \
+	/^Installing / { print "    installing"; fflush() }'
+pins_in = $$(grep -c '^[a-z]' $(1))
+
+# A Python of the version that the host's wheel is for.
+version_of = $(shell $(1) -c 'import ensurepip, sys, venv; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+base_python = $(firstword $(foreach name,python$(HOST_PYTHON) python3 python,\
+	$(if $(filter $(HOST_PYTHON),$(call version_of,$(name))),$(name))))
+
+# From scratch whenever it starts, so that neither an interrupted run nor an older list leaves anything behind; what was
+# downloaded before comes from pip's cache.
+$(VENV)/made-hosts: tests/hosts/$(HOST).txt tests/hosts/$(HOST).mk
+	@python="$(base_python)"
+	if [ -z "$$python" ]; then
+	  echo "make env: no Python $(HOST_PYTHON) with venv and pip on PATH, and vllm-ascend for host $(HOST) has a wheel for no" \
+	    "other; python3 here is $(or $(call version_of,python3),missing). Install python$(HOST_PYTHON)." >&2
+	  exit 1
+	fi
+	if ! command -v g++ >/dev/null; then echo "make env: the emulated NPU needs a C++ compiler: install g++." >&2; exit 1; fi
+	echo "==> [1/5] $(VENV) with Python $(HOST_PYTHON)"
+	"$$python" -m venv --clear "$(VENV)"
+	echo "==> [2/5] torch and what else the hosts run on (3 GB to fetch; about 6 minutes)"
+	log="$(VENV)/pip.log"
+	$(PIP_INSTALL) --only-binary :all: -r $< 2>"$$log" | $(call count_packages,$(call pins_in,$<)) || { cat "$$log" >&2; exit 1; }
+	echo "==> [3/5] $(HOST_VLLM) from source, for no device (about 1 minute; $$SECONDS s so far)"
+	$(HOST_VLLM_BUILD) $(PIP_INSTALL) --no-build-isolation --no-binary vllm "$(HOST_VLLM)" >"$$log" 2>&1 || { cat "$$log" >&2; exit 1; }
+	echo "    hosts installed in $$SECONDS s"
+	touch $@
+
+$(VENV)/made-tools: tests/hosts/tools.txt $(VENV)/made-hosts
+	@echo "==> [4/5] test and development tools"
+	log="$(VENV)/pip.log"
+	$(PIP_INSTALL) --only-binary :all: --force-reinstall -r $< >"$$log" 2>&1 || { cat "$$log" >&2; exit 1; }
+	touch $@
+
+EMULATOR := tests/npu_emulator
+$(VENV)/made-emulator: $(wildcard $(EMULATOR)/csrc/*) $(EMULATOR)/setup.py $(EMULATOR)/pyproject.toml $(VENV)/made-hosts
+	@echo "==> [5/5] the emulated NPU (compiles C++; about 1 minute) and this project"
+	log="$(VENV)/pip.log"
+	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PIP_INSTALL) --no-build-isolation -e $(EMULATOR) >"$$log" 2>&1 || { cat "$$log" >&2; exit 1; }
+	touch $@
+
+$(VENV)/made-project: pyproject.toml $(wildcard ascend_specpatch/startup/*) $(VENV)/made-tools $(VENV)/made-emulator
+	@log="$(VENV)/pip.log"
+	$(PIP_INSTALL) --no-build-isolation -e . >"$$log" 2>&1 || { cat "$$log" >&2; exit 1; }
+	touch $@
+	echo "==> $(VENV) is ready"
+
+# ---- checks ----------------------------------------------------------------------------------------------------
+
+test: lint test-unit test-order test-kernels test-e2e ## all that CI runs
+
+lint: env ## ruff (format and rules) and mypy --strict
+	@echo "==> lint"
+	"$(BIN)/ruff" format --check --quiet . || { echo "ruff format: run 'make format'" >&2; exit 1; }
+	"$(BIN)/ruff" check .
+	$(PYTHON) -m mypy
+
+format: env ## rewrite the sources as ruff wants them
+	@"$(BIN)/ruff" check --fix --quiet . || true
+	"$(BIN)/ruff" format .
+
+test-unit: env ## the engine, the emulator, packaging, the documentation
+	@echo "==> unit tests"
+	$(PYTEST) tests/unit $(wildcard tests/npu_emulator/tests)
+
+test-order: env ## import orders and processes, with small stand-ins for the hosts
+	@echo "==> import orders"
+	$(PYTEST) tests/order
+
+test-kernels: env ## each kernel against its torch reference
+	@$(if $(wildcard tests/kernels),echo "==> kernels"; $(PYTEST) tests/kernels)
+
+test-e2e: env ## real vLLM and vllm-ascend on the emulated NPU
+	@echo "==> end to end, on vLLM $(HOST)"
+	$(PYTEST) tests/e2e -v --durations 10
+
+# ---- the product -----------------------------------------------------------------------------------------------
+
+# Gloo, which stands in for HCCL, greets on standard output.
+QUIET := grep --line-buffered -v '^\[Gloo\]'
+DEMO := examples/offline_draft_model.py --model $(MODELS)/pred --draft-model $(MODELS)/pred_draft --dtype float32 \
+	--max-model-len 512 --enforce-eager
+UNPATCHED := from vllm import LLM; LLM('$(MODELS)/pred', skip_tokenizer_init=True, enforce_eager=True, max_model_len=512, \
+	speculative_config=dict(method='draft_model', model='$(MODELS)/pred_draft', num_speculative_tokens=3))
+
+demo: env ## a stock vLLM script with a draft model: without the patches, then with them
+	@mkdir -p build
+	$(PYTHON) -m tests.tiny_models $(MODELS) pred pred_draft
+	echo "==> without the patches (ASCEND_SPECPATCH=0)"
+	export VLLM_LOGGING_STREAM=ext://sys.stderr
+	ASCEND_SPECPATCH=0 VLLM_ENABLE_V1_MULTIPROCESSING=0 $(PYTHON) -c "$(UNPATCHED)" >build/unpatched.log 2>&1 || true
+	grep -m 1 -o 'ValueError: Unknown speculative.*' build/unpatched.log || { tail -n 20 build/unpatched.log >&2; exit 1; }
+	echo "==> with them"
+	$(PYTHON) $(DEMO) 2>build/demo.log | $(QUIET) || { tail -n 40 build/demo.log >&2; exit 1; }
+	grep -m 1 -o 'ascend-specpatch .*' build/demo.log
+	echo "==> what was patched (ascend-specpatch status --import)"
+	"$(BIN)/ascend-specpatch" status --import 2>>build/demo.log | $(QUIET)
+
+wheel: env ## dist/*.whl and the source distribution
+	@rm -rf dist
+	$(PYTHON) -m build --no-isolation --outdir dist . | tail -n 1
+
+benchmark: env ## what an installed but idle package costs at interpreter start (fresh environments; from the package index)
+	@$(PYTHON) benchmarks/startup.py
+
+docs: env ## draw the pictures of docs/ again
+	@$(PYTHON) docs/draw.py
+
+clean: ## what tests, builds and the demo left, but not the environments
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -path './.venv*' -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
+
+distclean: clean ## also the environments
+	@rm -rf .venv .venv-*
