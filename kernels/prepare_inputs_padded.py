@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where each request of a padded batch is sampled from, and how many of its tokens were rejected.
+
+Stands for vLLM's ``eagle_prepare_inputs_padded_kernel`` and for vllm-ascend's
+``prepare_inputs_padded_kernel``, which does not give the number of rejected tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from vllm.triton_utils import tl, triton
+
+from ._dispatch import use_triton, vector_cores
+
+# Requests a program handles at a time: 8 int32 are the 32 bytes that an NPU moves at least.
+BLOCK_SIZE = 8
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _kernel(  # type: ignore[no-untyped-def]
+    cu_num_draft_tokens_ptr,
+    valid_sampled_tokens_count_ptr,
+    query_start_loc_ptr,
+    token_indices_to_sample_ptr,
+    num_rejected_tokens_ptr,
+    num_reqs,
+    BLOCK_SIZE: tl.constexpr,
+):
+    stride = tl.num_programs(0) * BLOCK_SIZE
+    for first in range(tl.program_id(0) * BLOCK_SIZE, num_reqs, stride):
+        request = first + tl.arange(0, BLOCK_SIZE)
+        inside = request < num_reqs
+        # A load before the first element is a fault on the NPU even where its mask is false.
+        before = tl.maximum(request - 1, 0)
+        drafted_until = tl.load(cu_num_draft_tokens_ptr + request, mask=inside, other=0)
+        drafted_before = tl.load(cu_num_draft_tokens_ptr + before, mask=inside, other=0)
+        drafted = drafted_until - tl.where(request > 0, drafted_before, 0)
+        valid = tl.load(valid_sampled_tokens_count_ptr + request, mask=inside, other=0)
+        rejected = tl.where(drafted > 0, drafted + 1 - tl.maximum(valid, 1), 0)
+        end = tl.load(query_start_loc_ptr + request + 1, mask=inside, other=0)
+        tl.store(num_rejected_tokens_ptr + request, rejected, mask=inside)
+        tl.store(token_indices_to_sample_ptr + request, end - 1 - rejected, mask=inside)
+
+
+def reference(
+    cu_num_draft_tokens: torch.Tensor, valid_sampled_tokens_count: torch.Tensor, query_start_loc: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same in torch, on the device of its arguments, without a copy to the host. See
+    :func:`prepare_inputs_padded`."""
+    drafted = torch.diff(cu_num_draft_tokens, prepend=cu_num_draft_tokens.new_zeros(1))
+    rejected = (drafted + 1 - valid_sampled_tokens_count.clamp(min=1)).masked_fill_(drafted == 0, 0).int()
+    return query_start_loc[1 : rejected.shape[0] + 1] - 1 - rejected, rejected
+
+
+def prepare_inputs_padded(
+    cu_num_draft_tokens: torch.Tensor, valid_sampled_tokens_count: torch.Tensor, query_start_loc: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows to sample from and numbers of rejected tokens of a padded batch.
+
+    Args:
+        cu_num_draft_tokens: int32 [num_reqs], inclusive cumulative sum of the drafted tokens of each request.
+        valid_sampled_tokens_count: int32 or int64 [num_reqs], tokens that came out of verification:
+            accepted ones and one more, 0 for a request whose tokens are discarded.
+        query_start_loc: int32 [num_reqs + 1] or longer, first row of each request.
+
+    Returns:
+        token_indices_to_sample, num_rejected_tokens: int32 [num_reqs] each. A request without drafts has
+            none rejected; where no token is valid all drafts are, so the row is always its own.
+    """
+    num_reqs = cu_num_draft_tokens.shape[0]
+    if not use_triton() or num_reqs == 0:
+        return reference(cu_num_draft_tokens, valid_sampled_tokens_count, query_start_loc)
+    to_sample = torch.empty(num_reqs, dtype=torch.int32, device=cu_num_draft_tokens.device)
+    rejected = torch.empty_like(to_sample)
+    grid = (min(triton.cdiv(num_reqs, BLOCK_SIZE), vector_cores()),)
+    _kernel[grid](
+        cu_num_draft_tokens,
+        valid_sampled_tokens_count.int(),
+        query_start_loc,
+        to_sample,
+        rejected,
+        num_reqs,
+        BLOCK_SIZE=BLOCK_SIZE,
+    )
+    return to_sample, rejected

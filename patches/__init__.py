@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is patched, where, and in which order: the whole product on one page.
+
+The body of the patch ``stage.name`` is the file ``<stage>/<name>.py`` beside this page. To add a patch,
+write that file and one
+line here: the position in the list is the order of application, ``requires`` names what must be on for it
+    to make sense.
+"""
+
+from __future__ import annotations
+
+from ascend_specpatch.registry import Patch
+
+_WORKER = "vllm_ascend.worker.worker"
+_VLLM_PROPOSERS = "vllm.v1.spec_decode.eagle"
+_ASCEND_PROPOSERS = "vllm_ascend.spec_decode.eagle_proposer"
+_MODEL_RUNNER = "vllm_ascend.worker.model_runner_v1"
+
+PATCHES: tuple[Patch, ...] = (
+    Patch(
+        "worker.lazy_model_runner",
+        target=_WORKER,
+        summary="NPUWorker takes NPUModelRunner when it builds it",
+    ),
+    Patch(
+        "spec_decode.abstract_proposers",
+        target=_VLLM_PROPOSERS,
+        summary="vLLM's proposers get ABCMeta, so that Ascend's answer isinstance checks",
+    ),
+    Patch(
+        "spec_decode.base_proposer",
+        target=_ASCEND_PROPOSERS,
+        requires=("spec_decode.abstract_proposers",),
+        summary="Ascend's SpecDecodeBaseProposer, under vLLM's",
+    ),
+    Patch(
+        "spec_decode.eagle_proposer",
+        target=_ASCEND_PROPOSERS,
+        requires=("spec_decode.base_proposer",),
+        summary="EagleProposer on Ascend's base: eagle, eagle3, mtp",
+    ),
+    Patch(
+        "spec_decode.draft_model_proposer",
+        target=_ASCEND_PROPOSERS,
+        requires=("spec_decode.base_proposer",),
+        summary="DraftModelProposer on Ascend's base: draft_model",
+    ),
+    Patch(
+        "spec_decode.rejected_token_count",
+        target=_ASCEND_PROPOSERS,
+        summary="prepare_inputs_padded counts rejected tokens on the device",
+    ),
+    Patch(
+        "model_runner.drafter_selection",
+        target=_MODEL_RUNNER,
+        requires=("spec_decode.base_proposer",),
+        summary="NPUModelRunner builds the patched proposers and drafts on padded batches with them",
+    ),
+    Patch(
+        "model_runner.propose_draft_token_ids",
+        target=_MODEL_RUNNER,
+        requires=("spec_decode.base_proposer",),
+        summary="NPUModelRunner passes num_rejected_tokens_gpu to the drafter",
+    ),
+)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""spec_decode.base_proposer
+
+What: ``vllm_ascend.spec_decode.eagle_proposer`` gains ``SpecDecodeBaseProposer``, the base of every Ascend
+    proposer that runs a model.
+Why: the host has one proposer, on vLLM's EagleProposer, whose constructor fixes
+    ``pass_hidden_states_to_model=True``: a draft model can not stand on it. It also prepares the inputs of
+    the first pass in the middle of ``_propose``, keeps views of the runner's buffers while metadata
+    building overwrites them, and lets rejected tokens of a padded batch into the attention of the later
+    passes.
+How: the host's own functions are put on vLLM's ``SpecDecodeBaseProposer`` (a clone made at run time), under
+    ``ProposerBase`` below::
+
+        vLLM SpecDecodeBaseProposer      what vLLM's methods may rely on
+        └─ _VllmConstructor              bridges the host's three-argument super().__init__
+           └─ _HostFunctions             the host's AscendEagleProposer, function by function
+              └─ SpecDecodeBaseProposer  ProposerBase: construction, loading, drafting
+
+    Context parallelism drafts with the host's functions, unchanged.
+Until: vllm-ascend's proposers stand on vLLM's SpecDecodeBaseProposer, or draft as exactly (no release
+    measured so far does).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ascend_specpatch.classes import make_cls
+
+from .drafting.first_pass import FirstPass
+from .drafting.loop import DraftLoop
+
+if TYPE_CHECKING:
+    import torch
+
+    from ascend_specpatch.edits import Edit
+
+
+class ProposerBase(DraftLoop, FirstPass):
+    """Construction and loading; stands above the host's functions in the class that :func:`apply` makes."""
+
+    def __init__(
+        self, vllm_config: Any, device: torch.device, pass_hidden_states_to_model: bool, runner: Any = None
+    ) -> None:
+        """Set up the proposer as vLLM's base does, with the buffers that Ascend adds.
+
+        Args:
+            pass_hidden_states_to_model: whether the drafting model is called with the target's hidden
+                states (heads) or is a model of its own.
+
+        Raises:
+            ValueError: a draft model is asked to work where it can not; the text says what to change.
+        """
+        self.pass_hidden_states_to_model = pass_hidden_states_to_model
+        if not pass_hidden_states_to_model:
+            _refuse_what_draft_models_cannot_do(vllm_config, runner)
+        super().__init__(vllm_config, device, runner)
+        if self.needs_extra_input_slots:
+            # The first pass is longer than the target's by a slot a request, so it fits none of the
+            # captured sizes.
+            self.use_cuda_graph = False
+
+    def load_model(self, model: Any) -> None:
+        """Load what drafts. Heads are loaded by the host, which lets them share with the target; draft
+        models share nothing."""
+        if self.pass_hidden_states_to_model:
+            super().load_model(model)
+        else:
+            with self.maybe_eager_context:
+                self._vllm_base.load_model(self, model)
+            self.attn_layer_names: list[str] = sorted(self.attn_layer_names)
+            layers = self.attn_layer_names
+            self.kernel_block_size = self._attention_backend(layers[0]).get_supported_kernel_block_sizes()[0]
+            self.piece_all_attn_layer_name = [list(layers) for _ in range(self.num_speculative_tokens)]
+
+    def _attention_backend(self, layer_name: str) -> Any:
+        return self.compilation_config.static_forward_context[layer_name].get_attn_backend()
+
+
+def _refuse_what_draft_models_cannot_do(vllm_config: Any, runner: Any) -> None:
+    """Raise before anything is allocated. vLLM's constructor checks that the vocabularies are equal."""
+    config, target = vllm_config.speculative_config, vllm_config.model_config
+    tensor_parallel = vllm_config.parallel_config.tensor_parallel_size
+    draft_tensor_parallel = config.draft_parallel_config.tensor_parallel_size
+    reason = None
+    if config.disable_padded_drafter_batch:
+        reason = "drafts on padded batches only: remove disable_padded_drafter_batch from speculative_config"
+    elif draft_tensor_parallel != tensor_parallel:
+        reason = (
+            f"needs equal tensor parallel sizes, the draft model has {draft_tensor_parallel} and the target "
+            f"{tensor_parallel}: set draft_tensor_parallel_size={tensor_parallel} in speculative_config"
+        )
+    elif target.uses_mrope or config.draft_model_config.uses_mrope or target.is_multimodal_model:
+        reason = (
+            "supports neither multimodal models nor M-RoPE positions: use a text-only target and draft "
+            "model, or a method made for this target (eagle3, mtp, ngram)"
+        )
+    elif runner.pcp_size * runner.dcp_size > 1:
+        reason = (
+            "does not support context parallelism: set prefill_context_parallel_size and "
+            "decode_context_parallel_size to 1"
+        )
+    if reason is not None:
+        raise ValueError(f"speculative method {config.method!r} {reason}")
+
+
+def _vllm_constructor(vllm_base: Any) -> type:
+    class _VllmConstructor(vllm_base):  # type: ignore[misc]
+        """The host calls ``super().__init__(vllm_config, device, runner)``; vLLM's base wants one argument
+        more."""
+
+        _vllm_base = vllm_base
+
+        def __init__(self, vllm_config: Any, device: torch.device, runner: Any = None) -> None:
+            super().__init__(vllm_config, device, self.pass_hidden_states_to_model, runner)
+
+    return _VllmConstructor
+
+
+def apply(edit: Edit) -> None:
+    from vllm.v1.spec_decode import eagle
+
+    host = edit.module
+    functions = make_cls(
+        host.AscendEagleProposer,
+        name="_HostFunctions",
+        bases=(_vllm_constructor(eagle.SpecDecodeBaseProposer),),
+    )
+    base = type(functions)(
+        "SpecDecodeBaseProposer",
+        (ProposerBase, functions),
+        {"__module__": host.__name__, "__doc__": ProposerBase.__doc__},
+    )
+    edit.set(host, "SpecDecodeBaseProposer", base)

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The draft loop of Ascend's SpecDecodeBaseProposer: attention metadata of every pass first, then the
+passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .host import HostFunctions
+from .later_passes import LaterPasses
+
+
+class DraftLoop(HostFunctions):  # type: ignore[misc]
+    """``_propose`` and ``_run_merged_draft`` of Ascend's SpecDecodeBaseProposer."""
+
+    @property
+    def _host_drafts(self) -> bool:
+        """Context parallelism splits rows over ranks and captured graphs fix them: both draft with the
+        host's functions."""
+        return bool(self.pcp_size * self.dcp_size > 1 or self.use_cuda_graph)
+
+    def _propose(
+        self,
+        target_token_ids: torch.Tensor,
+        target_positions: torch.Tensor,
+        target_hidden_states: torch.Tensor,
+        next_token_ids: torch.Tensor,
+        last_token_indices: torch.Tensor | None,
+        common_attn_metadata: Any,
+        sampling_metadata: Any,
+        mm_embed_inputs: Any = None,
+        *,
+        num_rejected_tokens_gpu: torch.Tensor | None = None,
+        **host_arguments: Any,
+    ) -> torch.Tensor:
+        """Draft ``num_speculative_tokens`` tokens for every request, without a copy to the host.
+
+        Args: those of :meth:`set_inputs_first_pass`, and what the host's ``_propose`` takes beside them.
+
+        Returns:
+            int64 [batch_size, num_speculative_tokens].
+        """
+        if self._host_drafts:
+            drafts: torch.Tensor = super()._propose(
+                target_token_ids,
+                target_positions,
+                target_hidden_states,
+                next_token_ids,
+                last_token_indices,
+                common_attn_metadata,
+                sampling_metadata,
+                mm_embed_inputs,
+                **host_arguments,
+            )
+            return drafts
+
+        if self.method == "eagle3":
+            target_hidden_states = self.model.combine_hidden_states(target_hidden_states)
+        num_tokens, to_sample, metadata = self.set_inputs_first_pass(
+            target_token_ids,
+            next_token_ids,
+            target_positions,
+            target_hidden_states,
+            last_token_indices,
+            common_attn_metadata,
+            num_rejected_tokens_gpu,
+        )
+        num_input_tokens, tokens_across_dp, _ = self.runner._sync_metadata_across_dp(
+            num_tokens, is_draft_model=True
+        )
+        later = LaterPasses.plan(self, metadata, to_sample, num_rejected_tokens_gpu)
+        passes = self._metadata_of_all_passes(metadata, later, num_input_tokens)
+        with self._forward_context(passes, num_input_tokens, num_tokens, tokens_across_dp):
+            drafts = self._runnable(
+                num_input_tokens=num_input_tokens,
+                batch_size=next_token_ids.shape[0],
+                last_token_indices=to_sample,
+                target_positions=None,
+                inputs_embeds=self._first_pass_embeds(num_tokens, num_input_tokens, mm_embed_inputs),
+                multi_steps_attn_metadata=passes,
+                num_tokens=num_tokens,
+                later=later,
+            )
+        return drafts
+
+    def _first_pass_embeds(
+        self, num_tokens: int, num_input_tokens: int, mm_embed_inputs: Any
+    ) -> torch.Tensor | None:
+        if not self.supports_mm_inputs:
+            return None
+        embeds, is_multimodal = mm_embed_inputs or (None, None)
+        buffer: torch.Tensor = self.inputs_embeds
+        buffer[:num_tokens] = self.model.embed_input_ids(
+            self.input_ids[:num_tokens], multimodal_embeddings=embeds, is_multimodal=is_multimodal
+        )
+        return buffer[:num_input_tokens]
+
+    def _metadata_of_all_passes(
+        self, metadata: Any, later: LaterPasses | None, num_input_tokens: int
+    ) -> list[dict[str, Any]]:
+        """Attention metadata by pass and layer. Nothing a pass reads is written to by the next one."""
+        builder = self._get_attention_metadata_builder()
+        layers: list[str] = self.attn_layer_names
+        slots = self.slot_mapping_group[0]
+        # The buffer keeps one address and ends in padding, which the host's attention may read up to the
+        # padded length.
+        length = metadata.slot_mapping.shape[0]
+        slots[:length].copy_(metadata.slot_mapping)
+        slots[length:].fill_(-1)
+        first = metadata.replace(slot_mapping=slots, num_input_tokens=num_input_tokens)
+        steps = [first] if later is None else [first, *later.metadata(first)]
+        passes = []
+        for step, common in enumerate(steps):
+            built = builder.build_for_drafting(common_attn_metadata=common, draft_index=step)
+            _keep_own_rotary(built)
+            passes.append(dict.fromkeys(layers, built))
+        return passes
+
+    def _forward_context(
+        self, passes: list[dict[str, Any]], num_input_tokens: int, num_tokens: int, tokens_across_dp: Any
+    ) -> Any:
+        from vllm_ascend.ascend_forward_context import set_ascend_forward_context
+
+        return set_ascend_forward_context(
+            passes[0],
+            self.vllm_config,
+            num_tokens=num_input_tokens,
+            num_tokens_across_dp=tokens_across_dp,
+            num_actual_tokens=num_tokens,
+            is_draft_model=True,
+            draft_attn_metadatas=passes,
+        )
+
+    def _run_merged_draft(
+        self,
+        num_input_tokens: int,
+        batch_size: int,
+        last_token_indices: torch.Tensor,
+        target_positions: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        multi_steps_attn_metadata: list[dict[str, Any]],
+        num_tokens: int,
+        is_dummy: bool = False,
+        is_prefill: Any = None,
+        later: LaterPasses | None = None,
+    ) -> torch.Tensor:
+        """Run the passes; every one after the first is fed by the one before it.
+
+        Args: those of the host, and the plan of the later passes (None in a dummy run: one row a request).
+
+        Returns:
+            int64 [batch_size, num_speculative_tokens].
+        """
+        if self._host_drafts:
+            drafts: torch.Tensor = super()._run_merged_draft(
+                num_input_tokens,
+                batch_size,
+                last_token_indices,
+                target_positions,
+                inputs_embeds,
+                multi_steps_attn_metadata,
+                num_tokens,
+                is_dummy,
+                is_prefill,
+            )
+            return drafts
+
+        from vllm.forward_context import get_forward_context
+
+        context = get_forward_context()
+        last_hidden, hidden = self._run_model(num_input_tokens, inputs_embeds)
+        token_ids = self._greedy(last_hidden, last_token_indices, is_dummy)
+        if self.num_speculative_tokens == 1 or self.parallel_drafting:
+            return token_ids.view(-1, self.num_speculative_tokens)
+
+        if later is None:
+            later = LaterPasses.dummy(self, batch_size)
+        # Heads that meet other ranks in expert parallel layers run the same number of rows in every pass.
+        num_rows = num_input_tokens if self.method == "mtp" else max(later.num_rows, 1)
+        context.num_tokens, context.num_accept_tokens = num_rows, batch_size
+        hidden = hidden[last_token_indices]
+        drafts_by_step = [token_ids]
+        for step in range(self.num_speculative_tokens - 1):
+            rows = later.rows[step]
+            self.input_ids[rows] = token_ids.int()
+            self._set_positions(later.num_rows, later.positions[step])
+            embeds = None
+            if self.pass_hidden_states_to_model:
+                self.hidden_states[rows] = hidden
+            if self.supports_mm_inputs:
+                embeds = self.inputs_embeds[:num_rows]
+                embeds[rows] = self.model.embed_input_ids(token_ids)
+            if multi_steps_attn_metadata:
+                context.attn_metadata = multi_steps_attn_metadata[step + 1]
+            context.moe_layer_index = 0
+            last_hidden, hidden = self._run_model(num_rows, embeds)
+            token_ids = self._greedy(last_hidden, rows, is_dummy)
+            hidden = hidden[rows]
+            drafts_by_step.append(token_ids)
+        return torch.stack(drafts_by_step, dim=1)
+
+    def _run_model(
+        self, num_rows: int, inputs_embeds: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One pass over the first `num_rows` rows of the buffers; what to sample from, and what to feed
+        on."""
+        positions = self._get_positions(num_rows)
+        inputs: dict[str, Any] = {"input_ids": self.input_ids[:num_rows], "inputs_embeds": inputs_embeds}
+        if self.pass_hidden_states_to_model:
+            hidden, positions = self.maybe_pad_and_reduce(self.hidden_states[:num_rows], positions)
+            inputs["hidden_states"] = hidden
+        result = self.model(positions=positions, **inputs)
+        last_hidden, hidden = result if self.model_returns_tuple() else (result, result)
+        last_hidden, _, hidden = self.maybe_all_gather_and_unpad(last_hidden, positions, hidden)
+        return last_hidden, hidden
+
+    def _greedy(self, hidden: torch.Tensor, rows: torch.Tensor, is_dummy: bool) -> torch.Tensor:
+        """The likeliest token of each of `rows`, int64."""
+        from vllm_ascend.utils import lmhead_tp_enable
+
+        count = rows.shape[0]
+        if lmhead_tp_enable() and not is_dummy:
+            # Every rank brings the same number of rows to a language-model head that is split over ranks.
+            most = self.vllm_config.scheduler_config.max_num_seqs * self.runner.uniform_decode_query_len
+            rows = torch.nn.functional.pad(rows, (0, most - count))
+        logits: torch.Tensor = self.model.compute_logits(hidden[rows])
+        return logits[:count].argmax(dim=-1)
+
+    def dummy_run(self, num_tokens: int, *args: Any, **kwargs: Any) -> None:
+        """The host's dummy run. A profile run makes room for the slot that each request gains in the first
+        pass."""
+        if kwargs.get("is_profile") and self.needs_extra_input_slots:
+            num_tokens += self.net_num_new_slots_per_request * self.runner.max_num_reqs
+        # The buffer may hold rows of an earlier, longer batch.
+        self.last_token_indices.zero_()
+        super().dummy_run(num_tokens, *args, **kwargs)
+
+
+def _keep_own_rotary(built: Any) -> None:
+    """MLA's builder hands every pass a view of one cos/sin buffer, which the next build overwrites: take a
+    copy."""
+    decode = getattr(built, "decode", None)
+    if decode is not None and getattr(decode, "cos", None) is not None:
+        decode.cos, decode.sin = decode.cos.clone(), decode.sin.clone()

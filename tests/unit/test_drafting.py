@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arithmetic of drafting, against slow loops that say the same one request at a time. Needs no host."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch", reason="drafting is arithmetic on tensors")
+
+from ascend_specpatch.patches.spec_decode.drafting import later_passes, loop  # noqa: E402
+from ascend_specpatch.patches.spec_decode.drafting.first_pass import FirstPass  # noqa: E402
+from ascend_specpatch.patches.spec_decode.drafting.later_passes import LaterPasses  # noqa: E402
+
+BLOCK = 4
+State = enum.Enum("State", "PrefillNoCache DecodeOnly ChunkedPrefill SpecDecoding")
+
+
+@dataclasses.dataclass
+class Metadata:
+    """The fields of AscendCommonAttentionMetadata that drafting reads."""
+
+    query_start_loc: Any
+    query_start_loc_cpu: Any
+    seq_lens: Any
+    seq_lens_cpu: Any
+    num_computed_tokens_cpu: Any
+    num_reqs: int
+    num_actual_tokens: int
+    num_input_tokens: int
+    max_query_len: int
+    max_seq_len: int
+    block_table_tensor: Any
+    slot_mapping: Any
+    positions: Any
+    attn_state: Any
+    decode_token_per_req: int = 1
+    graph_pad_size: int = -1
+
+    def replace(self, **changes: Any) -> Metadata:
+        return dataclasses.replace(self, **changes)
+
+
+@dataclasses.dataclass
+class Request:
+    """A request in a batch: tokens before it, tokens of this step, and how many of those were rejected."""
+
+    computed: int
+    tokens: int
+    rejected: int
+
+    @property
+    def total(self) -> int:
+        return self.computed + self.tokens
+
+
+class Proposer(FirstPass):
+    """The attributes of a proposer that drafting reads, without a host."""
+
+    def __init__(self, k: int, max_model_len: int, *, parallel: bool = False, hidden: bool = False) -> None:
+        self.num_speculative_tokens, self.max_model_len = k, max_model_len
+        self.parallel_drafting, self.pass_hidden_states_to_model = parallel, hidden
+        self.extra_slots_per_request = k if parallel else 1
+        self.net_num_new_slots_per_request = self.extra_slots_per_request - int(hidden)
+        self.needs_extra_input_slots = self.net_num_new_slots_per_request > 0
+        self.kernel_block_size, self.device, self.uses_mrope = BLOCK, torch.device("cpu"), False
+        self.method = "draft_model"
+        self.parallel_drafting_token_id = 7777
+        self.parallel_drafting_hidden_state_tensor = torch.full((2,), -5.0)
+        self.max_num_tokens = 4096
+        self.arange = torch.arange(self.max_num_tokens, dtype=torch.int32)
+        self.input_ids = torch.full((self.max_num_tokens,), 999, dtype=torch.int32)
+        self.positions = torch.full((self.max_num_tokens,), 999, dtype=torch.int64)
+        self.hidden_states = torch.full((self.max_num_tokens, 2), 99.0)
+
+    def _get_positions(self, count: int) -> Any:
+        return self.positions[:count]
+
+
+def batch_of(requests: list[Request], max_model_len: int) -> tuple[Metadata, Any, Any]:
+    """Metadata, token ids and positions of the target's pass over `requests`."""
+    lens = torch.tensor([r.tokens for r in requests], dtype=torch.int32)
+    start = torch.zeros(len(requests) + 1, dtype=torch.int32)
+    start[1:] = lens.cumsum(0)
+    totals = torch.tensor([r.total for r in requests], dtype=torch.int32)
+    blocks = -(-max_model_len // BLOCK)
+    table = torch.arange(1, len(requests) * blocks + 1, dtype=torch.int32).view(len(requests), blocks)
+    positions = torch.cat([torch.arange(r.computed, r.total) for r in requests])
+    metadata = Metadata(
+        query_start_loc=start,
+        query_start_loc_cpu=start.clone(),
+        seq_lens=totals,
+        seq_lens_cpu=totals.clone(),
+        num_computed_tokens_cpu=totals - lens,
+        num_reqs=len(requests),
+        num_actual_tokens=int(start[-1]),
+        num_input_tokens=int(start[-1]),
+        max_query_len=int(lens.max()),
+        max_seq_len=int(totals.max()),
+        block_table_tensor=table,
+        slot_mapping=torch.zeros(int(start[-1]), dtype=torch.int32),
+        positions=positions,
+        attn_state=State.ChunkedPrefill,
+    )
+    return metadata, torch.arange(100, 100 + int(start[-1]), dtype=torch.int32), positions
+
+
+def slot_of(table: Any, request: int, position: int) -> int:
+    return int(table[request, position // BLOCK]) * BLOCK + position % BLOCK
+
+
+def frozen(metadata: Metadata) -> list[Any]:
+    return [v.clone() if torch.is_tensor(v) else v for v in vars(metadata).values()]
+
+
+def assert_untouched(metadata: Metadata, before: list[Any]) -> None:
+    for now, then in zip(vars(metadata).values(), before, strict=True):
+        assert torch.equal(now, then) if torch.is_tensor(now) else now == then
+
+
+@st.composite
+def drafted_batches(draw: Any, k: int, max_model_len: int) -> list[Request]:
+    """Requests that decode k drafts, some of them rejected, among others that prefill."""
+    requests = []
+    for _ in range(draw(st.integers(1, 6))):
+        if draw(st.booleans()):
+            drafted = draw(st.integers(0, k))
+            tokens = drafted + 1
+            computed = draw(st.integers(1, max_model_len - 1 - tokens))
+            requests.append(Request(computed, tokens, draw(st.integers(0, drafted))))
+        else:
+            tokens = draw(st.integers(1, min(12, max_model_len - 1)))
+            requests.append(Request(draw(st.integers(0, max_model_len - 1 - tokens)), tokens, 0))
+    return requests
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data(), st.integers(1, 5), st.booleans(), st.booleans())
+def test_extra_slots_put_the_next_token_behind_the_valid_ones(
+    data: Any, k: int, parallel: bool, hidden: bool
+) -> None:
+    limit = 40
+    proposer = Proposer(k, limit, parallel=parallel, hidden=hidden)
+    if not proposer.needs_extra_input_slots:
+        return
+    requests = data.draw(drafted_batches(k, limit))
+    metadata, tokens, positions = batch_of(requests, limit)
+    before = frozen(metadata)
+    next_tokens = torch.arange(500, 500 + len(requests))
+    target_hidden = torch.arange(2 * len(tokens), dtype=torch.float32).view(-1, 2)
+    rejected = torch.tensor([r.rejected for r in requests], dtype=torch.int32)
+    if not any(r.rejected for r in requests) and data.draw(st.booleans()):
+        rejected = None
+
+    count, to_sample, grown = proposer.set_inputs_first_pass(
+        tokens, next_tokens, positions, target_hidden, None, metadata, rejected
+    )
+
+    slots, shift = proposer.extra_slots_per_request, int(hidden)
+    want_ids, want_pos, want_slot, want_sample, want_hidden = [], [], [], [], []
+    source = 0
+    for i, r in enumerate(requests):
+        kept = list(range(100 + source + shift, 100 + source + r.tokens - r.rejected))
+        ids = kept + [500 + i] + [7777] * (slots - 1)
+        want_sample += [len(want_ids) + len(kept) + s for s in range(slots)]
+        hid = [target_hidden[source + j].tolist() for j in range(r.tokens)] + [[99.0, 99.0]] * slots
+        for row in range(r.tokens + proposer.net_num_new_slots_per_request):
+            live = row < len(ids)
+            position = r.computed + row
+            fits = live and position < limit
+            want_ids.append(ids[row] if live else 0)
+            want_pos.append(position if fits else 0)
+            want_slot.append(slot_of(metadata.block_table_tensor, i, position) if fits else -1)
+            masked = len(kept) < row < len(ids)
+            want_hidden.append([-5.0, -5.0] if masked else hid[row])
+        source += r.tokens
+    assert count == len(want_ids)
+    assert proposer.input_ids[:count].tolist() == want_ids
+    assert proposer.positions[:count].tolist() == want_pos
+    assert grown.slot_mapping.tolist() == want_slot
+    assert to_sample.tolist() == want_sample
+    if hidden:
+        assert proposer.hidden_states[:count].tolist() == want_hidden
+    assert proposer.input_ids[count:].eq(999).all()
+    assert proposer.positions[count:].eq(999).all()
+
+    grow = proposer.net_num_new_slots_per_request
+    totals = [r.total + grow for r in requests]
+    assert grown.seq_lens.tolist() == grown.seq_lens_cpu.tolist() == totals
+    assert grown.query_start_loc.tolist() == grown.query_start_loc_cpu.tolist()
+    assert grown.query_start_loc_cpu.diff().tolist() == [r.tokens + grow for r in requests]
+    assert (grown.max_query_len, grown.max_seq_len) == (
+        max(r.tokens for r in requests) + grow,
+        max(totals),
+    )
+    assert_untouched(metadata, before)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data(), st.integers(2, 5))
+def test_a_later_pass_sees_all_valid_keys_and_no_rejected_one(data: Any, k: int) -> None:
+    limit = 30
+    proposer = Proposer(k, limit, hidden=True)
+    requests = data.draw(drafted_batches(k, limit))
+    metadata, _, positions = batch_of(requests, limit)
+    before = frozen(metadata)
+    proposer.positions[: len(positions)] = positions
+    rejected = torch.tensor([r.rejected for r in requests], dtype=torch.int32)
+    to_sample = metadata.query_start_loc[1:] - 1 - rejected
+    if not any(r.rejected for r in requests) and data.draw(st.booleans()):
+        rejected = None
+
+    later = LaterPasses.plan(proposer, metadata, to_sample, rejected)
+    assert later is not None
+    passes = later.metadata(metadata)
+
+    assert len(passes) == k - 1
+    for step, common in enumerate(passes):
+        written = dict.fromkeys(range(later.num_rows), -1)
+        starts = common.query_start_loc_cpu.tolist()
+        assert starts == common.query_start_loc.tolist()
+        assert starts[-1] == common.num_actual_tokens == later.num_rows
+        assert common.seq_lens.tolist() == common.seq_lens_cpu.tolist()
+        for i, r in enumerate(requests):
+            position = r.total - 1 - r.rejected + step + 1
+            row, rows, keys = int(later.rows[step, i]), starts[i + 1] - starts[i], int(common.seq_lens_cpu[i])
+            assert starts[i] <= row < starts[i + 1]
+            assert rows <= keys <= limit
+            if position < limit:
+                # Aligned to the end, row j of n over m keys sees keys 0 .. m - n + j.
+                assert keys - rows + (row - starts[i]) == position
+                assert int(common.positions[row]) == position
+                written[row] = slot_of(metadata.block_table_tensor, i, position)
+            else:
+                assert int(common.positions[row]) == 0
+        assert common.slot_mapping.tolist() == list(written.values())
+    assert_untouched(metadata, before)
+
+
+def test_a_batch_without_drafts_brings_one_row_a_request() -> None:
+    proposer = Proposer(4, 64, hidden=True)
+    metadata, _, positions = batch_of([Request(0, 9, 0), Request(3, 2, 0)], 64)
+    proposer.positions[: len(positions)] = positions
+    later = LaterPasses.plan(proposer, metadata, metadata.query_start_loc[1:] - 1, None)
+    assert later is not None
+    assert later.num_rows == 2
+    assert later.rows.tolist() == [[0, 1]] * 3
+    assert later.positions.tolist() == [[9, 5], [10, 6], [11, 7]]
+
+
+@pytest.mark.parametrize(("k", "parallel"), [(1, False), (3, True)])
+def test_nothing_is_planned_where_one_pass_drafts_all(k: int, parallel: bool) -> None:
+    proposer = Proposer(k, 64, parallel=parallel)
+    metadata, _, _ = batch_of([Request(0, 3, 0)], 64)
+    assert LaterPasses.plan(proposer, metadata, metadata.query_start_loc[1:] - 1, None) is None
+
+
+def test_with_mrope_positions_and_keys_are_told_apart() -> None:
+    """Image tokens share positions: the KV of the next token still goes behind the last key."""
+    proposer = Proposer(3, 64, hidden=True)
+    proposer.uses_mrope = True
+    mrope = torch.zeros(3, proposer.max_num_tokens, dtype=torch.int64)
+    mrope[:, :10] = torch.tensor([[0, 1, 1, 1, 1, 1, 1, 2, 3, 4]] * 3)
+    mrope[1, 9] = 5
+    proposer._get_positions = lambda count: mrope[:, :count]  # type: ignore[method-assign]
+    metadata, _, _ = batch_of([Request(0, 10, 0)], 64)
+    later = LaterPasses.plan(proposer, metadata, metadata.query_start_loc[1:] - 1, None)
+    assert later is not None
+    assert later.positions[:, :, 0].tolist() == [[5, 6, 5], [6, 7, 6]]
+    assert later.slots[:, 0].tolist() == [slot_of(metadata.block_table_tensor, 0, p) for p in (10, 11)]
+
+
+def test_a_dummy_plan_writes_no_kv_and_stays_in_its_rows() -> None:
+    later = LaterPasses.dummy(Proposer(3, 64), 5)
+    assert later.rows.tolist() == [list(range(5))] * 2
+    assert later.slots.eq(later_passes.PADDING_SLOT_ID).all()
+    assert later.positions.eq(0).all()
+
+
+def test_every_pass_of_an_mla_model_has_its_own_rotary_angles() -> None:
+    shared = torch.zeros(2)
+    first = SimpleNamespace(decode=SimpleNamespace(cos=shared[:1], sin=shared[1:]))
+    loop._keep_own_rotary(first)
+    shared.fill_(9.0)
+    assert (first.decode.cos.item(), first.decode.sin.item()) == (0.0, 0.0)
+    loop._keep_own_rotary(SimpleNamespace(decode=None))  # a batch of prefills
+    loop._keep_own_rotary(SimpleNamespace())  # an attention without rotary angles in its metadata
