@@ -219,10 +219,9 @@ class _LoadedHook:
         self._target = target
 
     def __call__(self, module: ModuleType) -> None:
-        if _starting.active or not self._activation.live:
-            return
-        self._activation.mark_loaded(self._target)
-        self._activation.advance()
+        if not _starting.active:
+            self._activation.mark_loaded(self._target)
+            self._activation.advance()
 
 
 class _Starting(threading.local):

@@ -84,6 +84,24 @@ def test_a_change_that_cannot_be_taken_back_is_said(tmp_path: Path, caplog: pyte
     assert "Restart with this patch disabled" in caplog.text
 
 
+def test_no_lock_is_held_while_a_patch_is_applied(tmp_path: Path) -> None:
+    (tmp_path / "body_of_hooks.py").write_text(
+        "import threading\n"
+        "from ascend_specpatch import hooks\n"
+        "def apply(edit):\n"
+        "    def take():\n"
+        "        if hooks._lock.acquire(timeout=5):\n"
+        "            hooks._lock.release()\n"
+        "            edit.set(edit.module, 'free', True)\n"
+        "    thread = threading.Thread(target=take)\n"
+        "    thread.start()\n"
+        "    thread.join()\n"
+    )
+    __import__(TARGET)
+    hooks.activate("test", _registry())
+    assert sys.modules[TARGET].free is True
+
+
 def test_a_missing_body_refuses_the_patch() -> None:
     __import__(TARGET)
     found = hooks.activate(

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -146,6 +147,19 @@ def test_the_wheel_holds_the_package_and_its_startup_files_and_no_other_top_leve
     assert "ascend_specpatch/patches/spec_decode/__init__.py" in names
     assert not [name for name in names if "__pycache__" in name or "startup" in name or "tests" in name]
     assert len({name for name in names if name.endswith("LICENSE")}) == 1
+
+
+def test_the_source_distribution_builds_the_same_wheel(wheel: Path, checkout: Path, tmp_path: Path) -> None:
+    build = "import sys; from hatchling import build; print(getattr(build, sys.argv[1])(sys.argv[2]))"
+    command = [sys.executable, "-c", build]
+    subprocess.run([*command, "build_sdist", str(tmp_path)], cwd=checkout, check=True, env=_environ())
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as source:
+        source.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.glob("*/pyproject.toml")
+    subprocess.run([*command, "build_wheel", str(tmp_path)], cwd=unpacked.parent, check=True, env=_environ())
+    (again,) = tmp_path.glob("*.whl")
+    assert sorted(zipfile.ZipFile(again).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
 
 
 def test_the_wheel_declares_its_dependencies_and_entry_points(wheel: Path) -> None:
