@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs the harness starts: ``__main__.py serve`` (fork server) and ``__main__.py run REQUEST`` (one case).
+"""The programs the harness starts: ``serve KIND`` (a fork server) and ``run REQUEST`` (one case).
 
-Started by path and not with ``-m``, and never through PYTHONPATH: a checkout at the front of sys.path would offer
-its ``kernels`` to transformers and its ``sitecustomize`` to the interpreter, and the case would no longer
-be a stock vLLM script beside an installed package.
+Started by path and not with ``-m``, and never through PYTHONPATH: a checkout at the front of sys.path would
+offer its ``kernels`` to transformers and its ``sitecustomize`` to the interpreter, and the case would no
+longer be a stock vLLM script beside an installed package.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def main() -> None:
     from tests.e2e import child, forkserver
 
     if sys.argv[1] == "serve":
-        forkserver.main()
+        forkserver.main(sys.argv[2])
     else:
         child.serve(child.Request.from_json(Path(sys.argv[2]).read_text()))
 

@@ -12,18 +12,18 @@ from typing import Any, Literal
 Processes = Literal["one", "fork", "spawn"]
 
 # Small, greedy and exact: every case changes only what it is about.
-ENGINE: dict[str, Any] = dict(
-    skip_tokenizer_init=True,
-    enforce_eager=True,
-    dtype="float32",
-    max_model_len=512,
-    max_num_seqs=8,
-    max_num_batched_tokens=512,
-    num_gpu_blocks_override=64,
-    seed=0,
-    disable_log_stats=False,  # acceptance is reported through the metrics
-)
-SAMPLING: dict[str, Any] = dict(temperature=0, ignore_eos=True, detokenize=False)
+ENGINE: dict[str, Any] = {
+    "skip_tokenizer_init": True,
+    "enforce_eager": True,
+    "dtype": "float32",
+    "max_model_len": 512,
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 512,
+    "num_gpu_blocks_override": 64,
+    "seed": 0,
+    "disable_log_stats": False,  # acceptance is reported through the metrics
+}
+SAMPLING: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "detokenize": False}
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Case:
     sampling: Mapping[str, Any] = field(default_factory=dict)  # over SAMPLING
     env: Mapping[str, str] = field(default_factory=dict)
     processes: Processes = "one"  # one, or engine core and workers started by fork or spawn
+    fresh: bool = False  # an interpreter of its own even in one process, so that the log has the imports too
     timeout: float = 120.0  # seconds, start included
 
     def plain(self) -> Case:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs one case where the hosts may be imported, and writes its outcome.
 
-:func:`serve` is called by a program of its own (a fresh interpreter, as a user's script is) or in a fork of the
-fork server.
+:func:`serve` is called by a program of its own (a fresh interpreter, as a user's script is) or in a fork of
+the fork server.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_DO_NOT_TRACK": "1",
-    "VLLM_VERSION": "0.16.0",  # vllm-ascend compares it exactly; a local version part would not match
     "VLLM_CONFIGURE_LOGGING": "1",
     "VLLM_LOGGING_COLOR": "0",
     "HF_HUB_OFFLINE": "1",
@@ -67,12 +66,13 @@ class Request:
 def serve(request: Request) -> None:
     """Run the case with its output in the log, and write the outcome, whatever happens."""
     _redirect(request.log)
+    os.environ.update(environment(request.case))  # a bare fork server lacks the case's patch settings
     # Shortly before the parent's limit: a hung case says where.
     faulthandler.dump_traceback_later(max(1.0, request.case.timeout - 3), file=sys.stderr)
     started = time.monotonic()
     try:
         outcome = run(request.case, request.models)
-    except BaseException as error:  # noqa: BLE001 - SystemExit included: the outcome is the boundary
+    except BaseException as error:  # SystemExit included: the outcome is the boundary
         traceback.print_exc()
         outcome = Outcome(error=describe(error))
     outcome.seconds = round(time.monotonic() - started, 2)
@@ -108,7 +108,7 @@ def _metrics(llm: Any) -> dict[str, Any]:
 
 
 def describe(error: BaseException) -> str:
-    """"Type: message" of an error and of what caused it, one a line, outermost first."""
+    """ "Type: message" of an error and of what caused it, one a line, outermost first."""
     lines, seen = [], set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
@@ -125,4 +125,3 @@ def _redirect(log: Path) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-

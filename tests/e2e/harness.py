@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs cases and remembers their outcomes for the session.
 
-Cases of one process go to a fork server, one for each environment, because the hosts and our settings read
-the environment when they are first imported. Cases of several processes get an interpreter of their own.
+Cases of one process go to a fork server, one for each environment, because hosts and emulator read the
+environment when they are imported. Those that differ in patch settings (``ASCEND_SPECPATCH_*``) alone share a
+server that has imported no host yet. Cases of several processes get an interpreter of their own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -18,6 +20,7 @@ from .cases import Case, Outcome
 from .child import Request, environment
 
 _PROGRAM = Path(__file__).with_name("__main__.py")
+_PATCH_SETTING = "ASCEND_SPECPATCH_"
 _MAX_SERVERS = 2  # each holds about 1 GB
 
 
@@ -36,26 +39,38 @@ class Harness:
 
     def _run(self, case: Case) -> Outcome:
         number = len(self._outcomes)
-        name = "-".join(str(part) for part in (f"{number:03d}", case.model, case.method, case.draft) if part is not None)
+        name = "-".join(
+            str(part) for part in (f"{number:03d}", case.model, case.method, case.draft) if part is not None
+        )
         request = Request(case, self.models, self.scratch / f"{name}.log", self.scratch / f"{name}.json")
-        ending = self._server(case).run(request) if case.processes == "one" else self._own_process(request)
+        own_process = case.fresh or case.processes != "one"
+        ending = self._own_process(request) if own_process else self._server(case).run(request)
         if request.outcome.exists():
             return Outcome.from_json(request.outcome.read_text())
         return Outcome(error=f"{ending}: no outcome was written", log=str(request.log))
 
     def _environment(self, case: Case) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("ASCEND_SPECPATCH")}
+        # pytest changes its variable with each test; a server is for all tests of its environment.
+        foreign = ("ASCEND_SPECPATCH", "PYTEST_CURRENT_TEST")
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         ours = {"VLLM_CACHE_ROOT": str(self.cache), "VLLM_CONFIG_ROOT": str(self.cache / "config")}
         return {**inherited, **ours, **environment(case)}
 
     def _server(self, case: Case) -> _ForkServer:
-        env = self._environment(case)
-        key = json.dumps(env, sort_keys=True)
+        env = {
+            name: value
+            for name, value in self._environment(case).items()
+            if not name.startswith(_PATCH_SETTING)
+        }
+        kind = "bare" if any(name.startswith(_PATCH_SETTING) for name in case.env) else "warm"
+        key = json.dumps([kind, env], sort_keys=True)
         server = self._servers.pop(key, None)
         if server is None or not server.alive:
             while len(self._servers) >= _MAX_SERVERS:
                 self._servers.pop(next(iter(self._servers))).close()
-            server = _ForkServer(env, self.scratch / f"server-{len(list(self.scratch.glob('server-*')))}.log")
+            server = _ForkServer(
+                kind, env, self.scratch / f"server-{len(list(self.scratch.glob('server-*')))}.log"
+            )
         self._servers[key] = server  # last: the one used longest ago is closed first
         return server
 
@@ -82,11 +97,11 @@ class Harness:
 
 
 class _ForkServer:
-    def __init__(self, env: dict[str, str], log: Path) -> None:
+    def __init__(self, kind: str, env: dict[str, str], log: Path) -> None:
         self.log = log
         with log.open("wb") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, str(_PROGRAM), "serve"], env=env, cwd=log.parent, text=True,
+                [sys.executable, str(_PROGRAM), "serve", kind], env=env, cwd=log.parent, text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
             )  # fmt: skip
         self._ready = self._answer()
@@ -102,14 +117,17 @@ class _ForkServer:
         assert self.process.stdin is not None
         print(request.to_json(), file=self.process.stdin, flush=True)
         answer = self._answer()
-        return f"no end after {request.case.timeout:.0f} s" if answer == "timeout" else f"wait status {answer}"
+        return (
+            f"no end after {request.case.timeout:.0f} s" if answer == "timeout" else f"wait status {answer}"
+        )
 
     def _answer(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def close(self) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.process.stdin.close()
         try:
             self.process.wait(10)
@@ -120,7 +138,5 @@ class _ForkServer:
 
 
 def _kill_group(leader: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):  # nothing of it is left
         os.killpg(leader, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # nothing of it is left

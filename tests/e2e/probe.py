@@ -62,7 +62,7 @@ def _record_drafts(runner: Any, drafter: Any) -> None:
         known = [position + 2 for position in _last_positions(arguments)]
         drafts = propose(*args, **kwargs)
         requests = [int(str(name).partition("-")[0]) for name in runner.input_batch.req_ids]
-        _recording.drafts += zip(requests, known, newest, drafts.tolist())
+        _recording.drafts += zip(requests, known, newest, drafts.tolist(), strict=False)
         return drafts
 
     drafter._propose = recording
@@ -70,7 +70,9 @@ def _record_drafts(runner: Any, drafter: Any) -> None:
 
 def _last_positions(arguments: dict[str, Any]) -> list[int]:
     """Position of the last accepted token of each request."""
-    index = next((arguments[n] for n in ("last_token_indices", "token_indices_to_sample") if n in arguments), None)
+    index = next(
+        (arguments[n] for n in ("last_token_indices", "token_indices_to_sample") if n in arguments), None
+    )
     if index is None:
         index = arguments["common_attn_metadata"].query_start_loc[1:] - 1
     positions = arguments["target_positions"]
@@ -103,10 +105,10 @@ def _is(drafter: Any, module: str, name: str) -> dict[str, bool]:
     return {"instance": isinstance(drafter, cls), "subclass": issubclass(type(drafter), cls)}
 
 
-def _patch_report() -> list[Any] | None:
-    """Rows of our report as ``repr``s of what it gives, or None where the package is not installed."""
+def _patch_report() -> list[dict[str, str]] | None:
+    """The rows of our report, or None where the package is not installed."""
     if importlib.util.find_spec("ascend_specpatch") is None:
         return None
     from ascend_specpatch import report
 
-    return [str(row) for row in report.current().rows()]
+    return [{name: str(value) for name, value in vars(row).items()} for row in report.current().rows()]

@@ -215,9 +215,15 @@ class Mtp(_FromHiddenStates):
         self.target, self.eps, self.rotary = target, config.rms_norm_eps, target.model.model.rotary_emb
         self.mimo = target.architecture == "MiMoForCausalLM"
         if self.mimo:
-            prefix, names = "model.mtp_layers.0.", ("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm")
+            prefix, names = (
+                "model.mtp_layers.0.",
+                ("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"),
+            )
         else:
-            prefix, names = f"model.layers.{config.num_hidden_layers}.", ("enorm", "hnorm", "eh_proj", "shared_head.norm")
+            prefix, names = (
+                f"model.layers.{config.num_hidden_layers}.",
+                ("enorm", "hnorm", "eh_proj", "shared_head.norm"),
+            )
         self.token_norm, self.state_norm, self.projection, self.final_norm = (
             weights[f"{prefix}{name}.weight"] for name in names
         )
@@ -260,9 +266,24 @@ class Speculation:
     def accepted(self) -> int:
         return sum(self.accepted_at)
 
+    def to_json(self) -> str:
+        rows = [[*place, list(tokens)] for place, tokens in self.drafts.items()]
+        return json.dumps({**vars(self), "drafts": rows})
+
+    @classmethod
+    def from_json(cls, text: str) -> Speculation:
+        fields = json.loads(text)
+        rows = fields.pop("drafts")
+        return cls(**fields, drafts={(request, known): tuple(tokens) for request, known, tokens in rows})
+
 
 def speculate(
-    target: Target, drafter: Drafter, prompts: Sequence[Sequence[int]], max_tokens: int, k: int, max_model_len: int
+    target: Target,
+    drafter: Drafter,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: int,
+    k: int,
+    max_model_len: int,
 ) -> Speculation:
     """Decode every prompt speculatively and greedily; see the module's docstring for the counting."""
     result = Speculation(k)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-_STAMP = ".stamp"
+STAMP = ".stamp"  # in each model's directory: what it was made from
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,9 @@ def _reshaped(source: str, **options: Any) -> Recipe:
     return Recipe("reshaped", "Reshape", needs=(source,), options={"source": source, **options})
 
 
-_ALL = dict(hidden=True, kv_heads=True, head_dim=True, extra_layers=1)
-_MOSTLY_ACCEPTED = dict(attention=0.05, mlp=0.04, hidden_share=0.1)
+_ALL: dict[str, Any] = {"hidden": True, "kv_heads": True, "head_dim": True, "extra_layers": 1}
+_HI_DSV3 = {"attention": 0.05, "mlp": 0.04, "hidden_share": 0.1}  # more drafts are accepted
+_HI_MIMO = {"attention": 0.03, "mlp": 0.02, "hidden_share": 0.1}
 
 RECIPES: dict[str, Recipe] = {
     "llama": Recipe("dense", "llama"),
@@ -68,9 +69,9 @@ RECIPES: dict[str, Recipe] = {
     "pred_eagle": Recipe("eagle_heads", "pred_eagle"),
     "pred8_eagle3": Recipe("eagle_heads", "pred8_eagle3", needs=("pred8",)),
     "mimo": Recipe("mtp", "MiMo"),
-    "mimo_hi": Recipe("mtp", "MiMo", options=dict(attention=0.03, mlp=0.02, hidden_share=0.1)),
+    "mimo_hi": Recipe("mtp", "MiMo", options=_HI_MIMO),
     "dsv3": Recipe("mtp", "DeepSeekV3"),
-    "dsv3_hi": Recipe("mtp", "DeepSeekV3", options=_MOSTLY_ACCEPTED),
+    "dsv3_hi": Recipe("mtp", "DeepSeekV3", options=_HI_DSV3),
 }
 
 
@@ -95,7 +96,7 @@ def _with_needs(names: Iterable[str]) -> list[str]:
 
 
 def _is_current(directory: Path, stamp: str) -> bool:
-    path = directory / _STAMP
+    path = directory / STAMP
     return path.exists() and path.read_text() == stamp
 
 
@@ -105,7 +106,7 @@ def _write_whole(root: Path, name: str, stamp: str) -> None:
     scratch = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=root))
     try:
         RECIPES[name].write(root, scratch)
-        (scratch / _STAMP).write_text(stamp)
+        (scratch / STAMP).write_text(stamp)
         scratch.chmod(0o755)  # mkdtemp's is private
         shutil.rmtree(root / name, ignore_errors=True)
         os.replace(scratch, root / name)

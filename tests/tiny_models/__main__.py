@@ -10,7 +10,9 @@ from . import RECIPES, write
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.tiny_models", description="Write tiny random models.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.tiny_models", description="Write tiny random models."
+    )
     parser.add_argument("directory", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(RECIPES)} (default: all)")
     arguments = parser.parse_args()
@@ -18,7 +20,11 @@ def main() -> None:
     if unknown:
         parser.error(f"no such model: {', '.join(unknown)}")
     written = write(arguments.directory, arguments.names or None)
-    print(f"{arguments.directory}: wrote {', '.join(written)}" if written else f"{arguments.directory}: up to date")
+    print(
+        f"{arguments.directory}: wrote {', '.join(written)}"
+        if written
+        else f"{arguments.directory}: up to date"
+    )
 
 
 if __name__ == "__main__":

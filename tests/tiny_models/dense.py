@@ -48,7 +48,7 @@ def pred_draft(root: Path, out: Path) -> None:
 
 
 def cyc(root: Path, out: Path) -> None:
-    """The next token is a function of the last one alone, so greedy text runs into a cycle (n-grams repeat)."""
+    """The next token is a function of the last one alone: greedy text runs into a cycle of n-grams."""
     model = random_model(LlamaConfig(**DENSE), seed=21)
     mostly_last_token(model, attention=0.0, mlp=0.0, embedding=1.0).save_pretrained(out)
 

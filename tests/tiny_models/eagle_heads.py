@@ -11,18 +11,18 @@ from safetensors.torch import load_file
 
 from .shapes import DENSE, HEAD_DIM, HEADS, HIDDEN, INTERMEDIATE, KV_HEADS, STD, VOCAB, save_head
 
-_CONFIG: dict[str, Any] = dict(
-    DENSE,
-    model_type="llama",
-    num_hidden_layers=1,
-    hidden_act="silu",
-    rms_norm_eps=1e-6,
-    dtype="float32",
-    rope_theta=10000.0,
-    rope_scaling=None,
-    attention_bias=False,
-    mlp_bias=False,
-)
+_CONFIG: dict[str, Any] = {
+    **DENSE,
+    "model_type": "llama",
+    "num_hidden_layers": 1,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "dtype": "float32",
+    "rope_theta": 10000.0,
+    "rope_scaling": None,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
 
 
 def _layer(prefix: str, attention_input: int, *, output_scale: float = 1.0) -> dict[str, torch.Tensor]:
@@ -62,7 +62,11 @@ def _eagle3(out: Path, weights: dict[str, torch.Tensor], draft_vocab: torch.Tens
     norms = ("midlayer.input_layernorm.weight", "midlayer.hidden_norm.weight", "norm.weight")
     weights |= {name: torch.ones(HIDDEN) for name in norms}
     weights |= {"d2t": draft_vocab - torch.arange(len(draft_vocab)), "t2d": in_draft}
-    save_head(out, weights, {**_CONFIG, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": len(draft_vocab)})
+    save_head(
+        out,
+        weights,
+        {**_CONFIG, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": len(draft_vocab)},
+    )
 
 
 def eagle3_llama8(root: Path, out: Path) -> None:

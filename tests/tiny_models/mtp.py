@@ -10,7 +10,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import DeepseekV3Config, Qwen2Config
 
-from .shapes import DENSE, HEAD_DIM, HIDDEN, INTERMEDIATE, STD, VOCAB, edit_config, mostly_last_token, random_model
+from .shapes import (
+    DENSE,
+    HEAD_DIM,
+    HIDDEN,
+    INTERMEDIATE,
+    STD,
+    VOCAB,
+    edit_config,
+    mostly_last_token,
+    random_model,
+)
 
 _HEADS, _KV_HEADS, _LAYERS = 2, 1, 3
 
@@ -34,7 +44,12 @@ class MiMo:
     hidden_share: float = 0.3  # how much of the hidden state the MTP layer mixes into the embedding
 
     def __call__(self, root: Path, out: Path) -> None:
-        shape = {**DENSE, "num_hidden_layers": _LAYERS, "num_attention_heads": _HEADS, "num_key_value_heads": _KV_HEADS}
+        shape = {
+            **DENSE,
+            "num_hidden_layers": _LAYERS,
+            "num_attention_heads": _HEADS,
+            "num_key_value_heads": _KV_HEADS,
+        }
         del shape["head_dim"]
         model = random_model(Qwen2Config(**shape), seed=31)
         mostly_last_token(model, attention=self.attention, mlp=self.mlp).save_pretrained(out)
@@ -43,7 +58,13 @@ class MiMo:
 
     def _layer(self) -> dict[str, torch.Tensor]:
         eye, query, key = torch.eye(HIDDEN), _HEADS * HEAD_DIM, _KV_HEADS * HEAD_DIM
-        norms = ("token_layernorm", "hidden_layernorm", "final_layernorm", "input_layernorm", "post_attention_layernorm")
+        norms = (
+            "token_layernorm",
+            "hidden_layernorm",
+            "final_layernorm",
+            "input_layernorm",
+            "post_attention_layernorm",
+        )
         layer = {f"{name}.weight": torch.ones(HIDDEN) for name in norms}
         layer["input_proj.weight"] = torch.cat([eye * self.hidden_share, eye], 1)
         for name, rows in (("q_proj", query), ("k_proj", key), ("v_proj", key)):
@@ -121,7 +142,9 @@ class DeepSeekV3:
             elif "o_proj" in name or "down_proj" in name:
                 fresh *= 0.1
             layer[name.replace(last, prefix)] = fresh
-        layer |= {f"{prefix}{name}.weight": torch.ones(HIDDEN) for name in ("enorm", "hnorm", "shared_head.norm")}
+        layer |= {
+            f"{prefix}{name}.weight": torch.ones(HIDDEN) for name in ("enorm", "hnorm", "shared_head.norm")
+        }
         eye = torch.eye(HIDDEN)
         layer[prefix + "eh_proj.weight"] = torch.cat([eye, eye * self.hidden_share], 1)
         layer[prefix + "embed_tokens.weight"] = target["model.embed_tokens.weight"].clone()

@@ -91,14 +91,16 @@ class _Transplant:
         if "v_proj" in name:
             return self._heads(weight, old.num_key_value_heads, new.num_key_value_heads, plain, like)
         if "o_proj" in name:
-            by_head = self._heads(weight.t(), old.num_attention_heads, new.num_attention_heads, plain, like.t())
+            by_head = self._heads(
+                weight.t(), old.num_attention_heads, new.num_attention_heads, plain, like.t()
+            )
             return by_head.t()
         return _padded(weight * self.norm_scale if "norm" in name else weight, like)
 
     def _heads(
         self, weight: torch.Tensor, heads: int, new_heads: int, places: torch.Tensor, like: torch.Tensor
     ) -> torch.Tensor:
-        """(heads * head_dim, hidden) -> the larger shape, each head repeated and its rows put at ``places``."""
+        """(heads * head_dim, hidden) -> the shape of ``like``: heads repeated, rows put at ``places``."""
         by_head = weight.reshape(heads, self.old.head_dim, -1).repeat_interleave(new_heads // heads, 0)
         result = torch.zeros(new_heads, self.new.head_dim, like.shape[1])
         result[:, places, : weight.shape[1]] = by_head

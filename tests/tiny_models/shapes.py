@@ -13,20 +13,20 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 VOCAB, HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, LAYERS = 320, 128, 256, 4, 2, 64, 2
 
-DENSE: dict[str, Any] = dict(
-    vocab_size=VOCAB,
-    hidden_size=HIDDEN,
-    intermediate_size=INTERMEDIATE,
-    num_hidden_layers=LAYERS,
-    num_attention_heads=HEADS,
-    num_key_value_heads=KV_HEADS,
-    head_dim=HEAD_DIM,
-    max_position_embeddings=1024,
-    bos_token_id=1,
-    eos_token_id=2,
-    pad_token_id=0,
-    tie_word_embeddings=False,
-)
+DENSE: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": HIDDEN,
+    "intermediate_size": INTERMEDIATE,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "head_dim": HEAD_DIM,
+    "max_position_embeddings": 1024,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
 
 # Wide enough that greedy decoding of random weights has no near-ties in float32.
 STD = 0.15
@@ -42,7 +42,9 @@ def random_model(config: PretrainedConfig, seed: int) -> PreTrainedModel:
     return model
 
 
-def mostly_last_token(model: PreTrainedModel, *, attention: float, mlp: float, embedding: float = 6.0) -> PreTrainedModel:
+def mostly_last_token(
+    model: PreTrainedModel, *, attention: float, mlp: float, embedding: float = 6.0
+) -> PreTrainedModel:
     """Scale a random model so that its next token depends mostly on the last one.
 
     A drafter that sees only part of the target then agrees with it often, but not always,

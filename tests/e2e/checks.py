@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The comparisons that the end-to-end tests are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from . import prompts
+from .cases import Case, Outcome
+from .harness import Harness
+from .oracle import Oracle
+
+if TYPE_CHECKING:
+    from .reference import Speculation
+
+
+@dataclass
+class Check:
+    harness: Harness
+    oracle: Oracle
+
+    def runs(self, case: Case) -> Outcome:
+        """The case ends without an error."""
+        outcome = self.harness.run(case)
+        assert outcome.error is None, f"{case}\n{outcome.error}\n{outcome.last_lines()}"
+        return outcome
+
+    def same_text(self, case: Case) -> Outcome:
+        """Token by token what plain decoding and transformers give."""
+        outcome = self.runs(case)
+        plain = self.runs(case.plain())
+        expected = self.oracle.text(case)
+        for request, (ours, hosts, reference) in enumerate(
+            zip(outcome.tokens, plain.tokens, expected, strict=True)
+        ):
+            assert hosts == reference, (
+                f"plain decoding of {case.model} is not transformers' (request {request})"
+            )
+            assert ours == reference, f"request {request} of {case}: {_first_difference(ours, reference)}"
+        return outcome
+
+    def all_accepted(self, case: Case) -> Outcome:
+        """Same text, and every draft verified was accepted."""
+        outcome = self.same_text(case)
+        expected = self.oracle.speculation(case)
+        assert expected.accepted == expected.drafted > 0, "the case's draft is not its target's equal"
+        assert outcome.accepted == outcome.drafted > 0, "\n".join(self.wrong_drafts(case)[:5])
+        return outcome
+
+    def as_reference(self, case: Case) -> Outcome:
+        """Same text, the reference's counts by position, and the reference's drafts one by one."""
+        outcome = self.same_text(case)
+        wrong = self.wrong_drafts(case)
+        assert not wrong, f"{len(wrong)} drafts of {case} differ, first:\n" + "\n".join(wrong[:5])
+        assert counts(outcome) == counts(self.oracle.speculation(case))
+        return outcome
+
+    def wrong_drafts(self, case: Case) -> list[str]:
+        """The proposals of a case that are not the reference's, in words.
+
+        Compared wherever the reference stood as well: an engine that accepted something else stands elsewhere
+        afterwards, and the first difference says why.
+        """
+        expected = self.oracle.speculation(case).drafts
+        lengths = [len(prompt) for prompt in prompts.tokens(case.prompts)]
+        wrong, compared = [], 0
+        for draft in self.runs(case).drafts:
+            reference = expected.get((draft.request, draft.known))
+            compared += reference is not None
+            if reference is not None and draft.tokens != reference:
+                wrong.append(
+                    f"request {draft.request} (prompt of {lengths[draft.request]}) with {draft.known} tokens "
+                    f"known: drafts {draft.tokens}, reference {reference}"
+                )
+        assert compared, "no draft was recorded where the reference drafts"
+        return wrong
+
+
+def counts(source: Outcome | Speculation) -> dict[str, object]:
+    return {
+        "accepted": source.accepted,
+        "drafted": source.drafted,
+        "by position": source.accepted_at,
+        "steps": source.num_drafts,
+    }
+
+
+def host_alone(case: Case) -> Case:
+    """The same case on the unpatched hosts."""
+    return replace(case, env={**case.env, "ASCEND_SPECPATCH": "0"})
+
+
+def _first_difference(ours: list[int], reference: list[int]) -> str:
+    index = next(
+        (i for i, (a, b) in enumerate(zip(ours, reference, strict=False)) if a != b),
+        min(len(ours), len(reference)),
+    )
+    return f"first difference at token {index}: {ours[index : index + 4]} and {reference[index : index + 4]}"

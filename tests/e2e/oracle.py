@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a correct engine answers to a case: the reference, computed once for each set of inputs.
+
+Answers are kept in a directory under a digest of everything they depend on: the models' stamps, the prompts,
+the reference itself. A run with unchanged inputs imports neither torch nor transformers for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.tiny_models import STAMP
+
+from . import prompts
+from .cases import Case
+
+if TYPE_CHECKING:
+    from .reference import Drafter, Speculation, Target
+
+_SOURCES = [Path(__file__).with_name(name) for name in ("reference.py", "prompts.py", "oracle.py")]
+
+
+class Oracle:
+    def __init__(self, models: Path, answers: Path) -> None:
+        self.models, self.answers = models, answers
+        answers.mkdir(parents=True, exist_ok=True)
+        self._targets: dict[str, Target] = {}
+        self._speculations: dict[Path, Speculation] = {}
+
+    def text(self, case: Case) -> list[list[int]]:
+        """Greedy tokens of each prompt, cut at ``max_model_len``."""
+        path = self._path("text", case, case.model, case.max_model_len)
+        if not path.exists():
+            path.write_text(json.dumps(self._text(case)))
+        answer: list[list[int]] = json.loads(path.read_text())
+        return answer
+
+    def _text(self, case: Case) -> list[list[int]]:
+        target = self._target(case.model)
+        return [
+            target.greedy(prompt, min(case.max_tokens, case.max_model_len - len(prompt)))
+            for prompt in prompts.tokens(case.prompts)
+        ]
+
+    def speculation(self, case: Case) -> Speculation:
+        """Counts and drafts of a correct drafter of the case's method."""
+        from .reference import Speculation, speculate
+
+        path = self._path(
+            "speculation", case, case.model, case.method, case.draft, case.k, case.max_model_len
+        )
+        if path not in self._speculations and path.exists():
+            self._speculations[path] = Speculation.from_json(path.read_text())
+        if path not in self._speculations:
+            found = speculate(
+                self._target(case.model),
+                self._drafter(case),
+                prompts.tokens(case.prompts),
+                case.max_tokens,
+                case.k,
+                case.max_model_len,
+            )
+            path.write_text(found.to_json())
+            self._speculations[path] = found
+        return self._speculations[path]
+
+    def _target(self, name: str) -> Target:
+        from .reference import Target
+
+        if name not in self._targets:
+            self._targets[name] = Target(self.models / name)
+        return self._targets[name]
+
+    def _drafter(self, case: Case) -> Drafter:
+        from . import reference
+
+        target = self._target(case.model)
+        if case.method == "mtp":
+            return reference.Mtp(target)
+        assert case.draft is not None
+        directory = self.models / case.draft
+        if case.method == "draft_model":
+            return reference.DraftModel(directory)
+        return {"eagle": reference.Eagle, "eagle3": reference.Eagle3}[str(case.method)](target, directory)
+
+    def _path(self, kind: str, case: Case, *inputs: Any) -> Path:
+        digest = hashlib.sha256(json.dumps([kind, case.prompts, case.max_tokens, *inputs]).encode())
+        for name in filter(None, (case.model, case.draft)):
+            digest.update((self.models / name / STAMP).read_bytes())
+        for source in _SOURCES:
+            digest.update(source.read_bytes())
+        return self.answers / f"{kind}-{digest.hexdigest()[:24]}.json"

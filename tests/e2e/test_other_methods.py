@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""eagle, eagle3, mtp and ngram: what worked on the hosts still does, and what the patches repair is right."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.cases import Case
+from tests.e2e.checks import Check, counts, host_alone
+
+NGRAM = {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
+FROM_HIDDEN_STATES = [
+    pytest.param(Case("pred", "eagle", "pred_eagle"), id="eagle"),
+    pytest.param(Case("llama", "eagle", "eagle_llama"), id="eagle-random-head"),
+    pytest.param(Case("pred8", "eagle3", "pred8_eagle3"), id="eagle3"),
+    pytest.param(Case("mimo_hi", "mtp"), id="mtp-mimo"),
+    pytest.param(Case("dsv3_hi", "mtp"), id="mtp-deepseek-v3"),
+]
+
+
+@pytest.mark.parametrize("case", FROM_HIDDEN_STATES)
+def test_text_is_plain_decodings_and_counts_the_hosts_or_the_references(check: Check, case: Case) -> None:
+    """The hosts alone draft some tokens wrongly: what is not the reference's must at least be theirs."""
+    outcome = check.same_text(case)
+    allowed = [counts(check.oracle.speculation(case)), counts(check.runs(host_alone(case)))]
+    assert counts(outcome) in allowed
+
+
+@pytest.mark.parametrize("case", FROM_HIDDEN_STATES)
+def test_no_more_drafts_differ_from_the_reference_than_on_the_hosts_alone(check: Check, case: Case) -> None:
+    assert len(check.wrong_drafts(case)) <= len(check.wrong_drafts(host_alone(case)))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(Case("cyc", "ngram", spec=NGRAM), id="repetitive-text"),
+        pytest.param(Case("llama", "ngram", spec=NGRAM), id="random-text"),
+    ],
+)
+def test_ngram_is_left_as_it_is(check: Check, case: Case) -> None:
+    outcome = check.same_text(case)
+    assert counts(outcome) == counts(check.runs(host_alone(case)))
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param({"max_num_batched_tokens": 64}, id="chunked-prefill"),
+        pytest.param({"num_gpu_blocks_override": 9}, id="preemption"),
+        pytest.param({"async_scheduling": False}, id="no-async-scheduling"),
+    ],
+)
+def test_eagle_keeps_its_text_in_other_engines(check: Check, engine: dict[str, object]) -> None:
+    check.same_text(Case("pred", "eagle", "pred_eagle", engine=engine))
+
+
+def test_eagle_keeps_its_text_without_the_padded_drafter_batch(check: Check) -> None:
+    check.same_text(Case("pred", "eagle", "pred_eagle", spec={"disable_padded_drafter_batch": True}))

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Switched off, whole or in part, it is the hosts' own behaviour or a refusal that says what to do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.e2e.cases import Case
+from tests.e2e.checks import Check, host_alone
+
+DRAFT_MODEL = Case("llama", "draft_model", "llama")
+EAGLE = Case("pred", "eagle", "pred_eagle")
+STOCK_ERROR = "ValueError: Unknown speculative decoding method: draft_model"
+NAMES_WHAT_TO_DO = re.compile(r"ascend-specpatch status|ASCEND_SPECPATCH")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "patch_id" in metafunc.fixturenames:
+        from ascend_specpatch.patches import PATCHES
+
+        metafunc.parametrize("patch_id", [patch.id for patch in PATCHES])
+
+
+def test_switched_off_draft_model_ends_with_the_hosts_error(check: Check) -> None:
+    outcome = check.harness.run(host_alone(DRAFT_MODEL))
+    assert outcome.error == STOCK_ERROR
+
+
+def test_switched_off_the_hosts_classes_are_untouched(check: Check) -> None:
+    facts = check.same_text(host_alone(EAGLE)).facts
+    assert facts["drafter_bases"] == [
+        "vllm_ascend.spec_decode.eagle_proposer.AscendEagleProposer",
+        "vllm.v1.spec_decode.eagle.EagleProposer",
+        "vllm.v1.spec_decode.eagle.SpecDecodeBaseProposer",
+        "builtins.object",
+    ]
+    assert not facts["report"]
+
+
+def test_without_one_patch_draft_model_works_or_is_refused(check: Check, patch_id: str) -> None:
+    case = DRAFT_MODEL.with_env(ASCEND_SPECPATCH_DISABLE=patch_id)
+    outcome = check.harness.run(case)
+    if outcome.error is None:
+        check.all_accepted(case)
+    else:
+        first = outcome.error.splitlines()[0]
+        assert first == STOCK_ERROR or NAMES_WHAT_TO_DO.search(first), (
+            f"{outcome.error}\n{outcome.last_lines()}"
+        )
+
+
+def test_without_one_patch_eagle_works(check: Check, patch_id: str) -> None:
+    outcome = check.same_text(EAGLE.with_env(ASCEND_SPECPATCH_DISABLE=patch_id))
+    states = {row["id"]: row["state"] for row in outcome.facts["report"]}
+    assert states[patch_id] == "off"
+
+
+@pytest.mark.parametrize("stage", ["worker", "spec_decode", "model_runner"])
+def test_without_one_stage_eagle_works(check: Check, stage: str) -> None:
+    check.same_text(EAGLE.with_env(ASCEND_SPECPATCH_DISABLE=stage))
+
+
+def test_without_any_patch_draft_model_ends_with_the_hosts_error(check: Check) -> None:
+    outcome = check.harness.run(DRAFT_MODEL.with_env(ASCEND_SPECPATCH_DISABLE="*"))
+    assert outcome.error == STOCK_ERROR

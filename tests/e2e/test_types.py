@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands in the engine process: our proposers, which pass for vLLM's where vLLM asks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.cases import Case
+from tests.e2e.checks import Check
+
+DRAFT_MODEL = Case("llama", "draft_model", "llama")
+OUR_BASE = "vllm_ascend.spec_decode.eagle_proposer.SpecDecodeBaseProposer"  # the hosts have no such class
+EAGLE = Case("pred", "eagle", "pred_eagle")
+
+
+def test_draft_model_gets_our_proposer(check: Check) -> None:
+    facts = check.runs(DRAFT_MODEL).facts
+    assert facts["drafter"] == "vllm_ascend.spec_decode.eagle_proposer.AscendDraftModelProposer"
+    assert OUR_BASE in facts["drafter_bases"]
+    assert facts["drafter_is"]["DraftModelProposer"]["instance"]
+    assert not facts["drafter_is"]["EagleProposer"]["instance"]
+    assert facts["drafter_is"]["SpecDecodeBaseProposer"]["subclass"]
+    assert facts["needs_extra_input_slots"] is True
+
+
+@pytest.mark.parametrize(
+    "case", [EAGLE, Case("mimo_hi", "mtp"), Case("pred8", "eagle3", "pred8_eagle3")], ids=str
+)
+def test_the_eagle_family_gets_our_proposer(check: Check, case: Case) -> None:
+    facts = check.runs(case).facts
+    assert OUR_BASE in facts["drafter_bases"]
+    assert "vllm.v1.spec_decode.eagle.EagleProposer" not in facts["drafter_bases"]  # virtually only
+    assert facts["drafter_is"]["EagleProposer"]["instance"]
+    assert not facts["drafter_is"]["DraftModelProposer"]["instance"]
+    assert facts["drafter_is"]["SpecDecodeBaseProposer"]["subclass"]
+    assert facts["needs_extra_input_slots"] is False
+
+
+@pytest.mark.parametrize("case", [DRAFT_MODEL, EAGLE], ids=["draft_model", "eagle"])
+def test_every_patch_is_reported_as_applied(check: Check, case: Case) -> None:
+    report = check.runs(case).facts["report"]
+    assert report is not None, "ascend-specpatch is not installed beside the hosts"
+    assert {row["state"] for row in report} == {"applied"}, report
