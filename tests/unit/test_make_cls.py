@@ -260,6 +260,26 @@ def test_hooks_of_bases_and_members_run_with_super_ready() -> None:
     assert New.descriptor.owner is New
 
 
+def test_a_dispatched_method_does_not_meet_that_of_an_equal_object_of_the_template() -> None:
+    class Local(Host):
+        @functools.singledispatchmethod
+        def method(self, value: Any) -> str:
+            return super().where()
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __hash__(self) -> int:
+            return 0
+
+    New: Any = make_cls(Local, bases=(Ours,))
+    template, clone = Local(), New()
+    assert (template.method(1), clone.method(1)) == (
+        "host",
+        "ours",
+    )  # Python 3.13 keeps bound methods by object
+
+
 def test_generic_bases_work_as_in_a_class_statement() -> None:
     class Local(Host, Generic[T]):
         def method(self) -> str:
