@@ -52,15 +52,12 @@ class ActivatingLoader:
         return getattr(object.__getattribute__(self, "_loader"), name)
 
     def create_module(self, spec: "ModuleSpec") -> "ModuleType | None":
-        spec.loader = self._loader
         _guarded(lambda: _activate(f"import of {spec.name}"))
         # Under STRICT a failure has raised: still armed, it stops whoever swallows that and imports again.
         disarm()
-        # The search for this host was over before the post-import hooks came; asked again, it finds one on
-        # the host itself.
-        again = _find_behind(None, spec.name, None, None)
-        if again is not None and again.loader is not None:
-            spec.loader = again.loader
+        # The search for this host was over before the post-import hooks came; asked again, it finds one on the
+        # host itself.
+        spec.loader = getattr(_find_behind(None, spec.name, None, None), "loader", None) or self._loader
         create = getattr(spec.loader, "create_module", None)
         module: ModuleType | None = create(spec) if create else None
         return module
