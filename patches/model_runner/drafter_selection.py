@@ -61,7 +61,8 @@ def apply(edit: Edit) -> None:
     host = edit.module
     runner = host.NPUModelRunner
     edit.set(host, "get_spec_decode_method", select_with(host.get_spec_decode_method, eagle_proposer))
-    edit.set(host, "AscendEagleProposer", eagle_proposer.SpecDecodeBaseProposer)
+    family = (eagle_proposer.SpecDecodeBaseProposer, eagle_proposer.AscendEagleProposer)
+    edit.set(host, "AscendEagleProposer", family)
 
     host_sample_tokens = runner.sample_tokens
 

@@ -35,6 +35,7 @@ class LaterPasses:
         positions: int64 [k - 1, num_rows] ([k - 1, 3, num_rows] with M-RoPE), clamped to 0 from the model's
             maximum length on.
         slots: int32 [k - 1, num_rows], KV slots, -1 where nothing is to be written.
+        seq_lens: int32 [k - 1, batch_size], keys of each request as the host counts them: with rejected ones.
         query_start_loc: int32 [batch_size + 1], the first row of each request; query_start_loc_cpu is the
             same on the host.
         max_query_len: rows of the request that has most.
@@ -46,6 +47,7 @@ class LaterPasses:
     rows: torch.Tensor
     positions: torch.Tensor
     slots: torch.Tensor
+    seq_lens: torch.Tensor
     query_start_loc: torch.Tensor
     query_start_loc_cpu: torch.Tensor
     max_query_len: int
@@ -75,7 +77,7 @@ class LaterPasses:
         num_rows, longest = int(start_cpu[-1]), int((start_cpu[1:] - start_cpu[:-1]).max())
 
         step = proposer.arange[1 : steps + 1].unsqueeze(1)
-        lengths = metadata.seq_lens[:batch] + step  # as the host counts: with the rejected tokens
+        lengths = metadata.seq_lens[:batch] + step
         last = start[1:] - 1
         if num_rejected is None:
             key, rows = lengths - 1, last.expand(steps, batch).long()
@@ -98,6 +100,7 @@ class LaterPasses:
             rows=rows,
             positions=_positions(proposer, to_sample, step, rows, too_long, num_rows),
             slots=slots.scatter_(1, rows, slot),
+            seq_lens=torch.clamp(lengths, max=longest_model),
             query_start_loc=start,
             query_start_loc_cpu=start_cpu,
             max_query_len=longest,
@@ -117,6 +120,7 @@ class LaterPasses:
             rows=proposer.arange[:batch].expand(steps, batch).long(),
             positions=torch.zeros(shape, dtype=torch.int64, device=device),
             slots=torch.full((steps, batch), PADDING_SLOT_ID, dtype=torch.int32, device=device),
+            seq_lens=torch.ones((steps, batch), dtype=torch.int32, device=device),
             query_start_loc=proposer.arange[: batch + 1],
             query_start_loc_cpu=start_cpu,
             max_query_len=1,
@@ -136,7 +140,7 @@ class LaterPasses:
                 first.replace(
                     query_start_loc=self.query_start_loc,
                     query_start_loc_cpu=self.query_start_loc_cpu,
-                    seq_lens=torch.clamp(first.seq_lens[:batch] + step + 1, max=self.max_model_len),
+                    seq_lens=self.seq_lens[step],
                     seq_lens_cpu=lens_cpu,
                     num_computed_tokens_cpu=lens_cpu - query_lens,
                     num_reqs=batch,
