@@ -55,9 +55,10 @@ class ActivatingLoader:
         _guarded(lambda: _activate(f"import of {spec.name}"))
         # Under STRICT a failure has raised: still armed, it stops whoever swallows that and imports again.
         disarm()
-        # The search for this host was over before the post-import hooks came; asked again, it finds one on the
-        # host itself.
-        spec.loader = getattr(_find_behind(None, spec.name, None, None), "loader", None) or self._loader
+        # The search for this host was over before the post-import hooks came; asked again, it finds one on
+        # the host itself.
+        again = _find_behind(None, spec.name, None, None)
+        spec.loader = getattr(again, "loader", None) or self._loader
         create = getattr(spec.loader, "create_module", None)
         module: ModuleType | None = create(spec) if create else None
         return module

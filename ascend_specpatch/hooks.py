@@ -126,9 +126,8 @@ class Activation:
         try:
             importlib.import_module(patch.body).apply(edit)
             aliases.rebind(edit, self._packages())
-        except (
-            BaseException
-        ) as error:  # whatever a patch raises, and an interrupt too, leaves its target as it was
+        # Whatever a patch raises, an interrupt too, leaves its target as it was.
+        except BaseException as error:
             reason = _describe(error)
             try:
                 edit.undo()
@@ -137,6 +136,7 @@ class Activation:
             if not isinstance(error, Exception):
                 with _lock:
                     self._taken.discard(patch.id)
+                    self._loaded.discard(patch.target)  # its import fails with the interrupt
                 raise
             self._refuse(patch, reason, error)
         else:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 from collections.abc import Iterator
@@ -71,6 +72,12 @@ def test_an_interrupt_inside_a_patch_passes_through_and_leaves_the_target_whole(
     with pytest.raises(KeyboardInterrupt):
         __import__(TARGET)
     assert report.current().row("worker.test").state is State.WAITING
+    (tmp_path / "body_of_hooks.py").write_text("def apply(edit): edit.set(edit.module, 'patched', 'later')\n")
+    sys.modules.pop("body_of_hooks")
+    importlib.invalidate_caches()
+    __import__(TARGET)
+    hooks.register()
+    assert sys.modules[TARGET].patched == "later"
 
 
 def test_a_change_that_cannot_be_taken_back_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
