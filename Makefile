@@ -46,7 +46,8 @@ help: ## this list
 env: $(VENV)/made-project ## the hosts, the emulated NPU, this project and its tools (first time: 10 minutes, 8 GB)
 
 # Prints one line for each package that pip takes up, of $(1) in all.
-count_packages = awk -v total=$(1) '/^Collecting / { printf "    %3d/%d  %s\n", ++n, total, $$2; fflush() } \
+count_packages = awk -v total=$(1) \
+	'/^(Collecting|Processing) / { sub(".*/", "", $$2); printf "    %3d/%d  %s\n", ++n, total, $$2; fflush() } \
 	/^Installing / { print "    installing"; fflush() }'
 pins_in = $$(grep -c '^[a-z]' $(1))
 
