@@ -58,7 +58,7 @@ def test_unsupported_hosts_run_unpatched_with_one_warning(check: Check, tmp_path
 
 
 def _pretend_installed(directory: Path, name: str, version: str) -> None:
-    """Metadata of another version, found before the real one. It has the entry points: the plugin's is one."""
+    """Metadata of another version, found before the real one, with the entry points that make it a plugin."""
     import importlib.metadata
 
     real = importlib.metadata.distribution(name)
