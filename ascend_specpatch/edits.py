@@ -39,13 +39,18 @@ class Edit:
     def __repr__(self) -> str:
         return f"Edit({self.patch_id}, {self.module.__name__}, {len(self._undo)} changes)"
 
-    def set(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute of a module, class or object."""
+    def set(self, owner: Any, name: str, value: Any, *, aliases: bool = True) -> None:
+        """Set an attribute of a module, class or object.
+
+        Args:
+            aliases: whether other modules that hold the object which `value` replaces are given `value` too.
+                False where the name is to mean something else in this module alone.
+        """
         old = _own_value(owner, name)
         setattr(owner, name, value)
         self._undo.append(_inverse(owner, name, old))
         self._written.add((id(owner), name))
-        if isinstance(owner, ModuleType) and self._is_replacement(owner, old, value):
+        if aliases and isinstance(owner, ModuleType) and self._is_replacement(owner, old, value):
             self.replaced.append((old, value))
 
     def delete(self, owner: Any, name: str) -> None:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from ascend_specpatch.classes import make_cls
 
 from .drafting.first_pass import FirstPass
+from .drafting.graph import GraphBuffers
 from .drafting.loop import DraftLoop
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class ProposerBase(DraftLoop, FirstPass):
             # The first pass is longer than the target's by a slot a request, so it fits none of the
             # captured sizes.
             self.use_cuda_graph = False
+        self.graph_buffers = GraphBuffers(self) if self.use_cuda_graph else None
 
     def load_model(self, model: Any) -> None:
         """Load what drafts. Heads are loaded by the host, which lets them share with the target; draft

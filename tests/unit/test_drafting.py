@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="drafting is arithmetic on tensors")
 
-from ascend_specpatch.patches.spec_decode.drafting import later_passes, loop  # noqa: E402
+from ascend_specpatch.patches.spec_decode.drafting import graph, later_passes, loop  # noqa: E402
 from ascend_specpatch.patches.spec_decode.drafting.first_pass import FirstPass  # noqa: E402
 from ascend_specpatch.patches.spec_decode.drafting.later_passes import LaterPasses  # noqa: E402
 
@@ -291,3 +292,76 @@ def test_every_pass_of_an_mla_model_has_its_own_rotary_angles() -> None:
     assert (first.decode.cos.item(), first.decode.sin.item()) == (0.0, 0.0)
     loop._keep_own_rotary(SimpleNamespace(decode=None))  # a batch of prefills
     loop._keep_own_rotary(SimpleNamespace())  # an attention without rotary angles in its metadata
+
+
+@pytest.mark.parametrize(("num_rows", "extra"), [(8, []), (16, [12, 16]), (18, [12, 16, 18]), (9, [9])])
+def test_a_captured_size_is_filled_up_with_requests_without_keys(num_rows: int, extra: list[int]) -> None:
+    metadata, _, _ = batch_of([Request(5, 4, 1), Request(9, 4, 0)], 64)
+    before = frozen(metadata)
+    full = graph.fill_up(metadata, num_rows, 4)
+    assert full.query_start_loc_cpu.tolist() == [0, 4, 8, *extra]
+    assert full.query_start_loc_cpu.dtype == torch.int32
+    assert full.seq_lens_cpu.tolist() == [9, 13] + [0] * len(extra)
+    assert (full.num_reqs, full.num_actual_tokens) == (2 + len(extra), num_rows)
+    assert_untouched(metadata, before)
+
+
+def test_a_graph_reads_a_plan_from_the_addresses_it_was_captured_with() -> None:
+    proposer = Proposer(3, 64, hidden=True)
+    proposer.runner = SimpleNamespace(max_num_reqs=6)
+    proposer.slot_mapping_group = [torch.full((40,), 55, dtype=torch.int32) for _ in range(3)]
+    buffers = graph.GraphBuffers(proposer)
+    captured = buffers.passes(LaterPasses.dummy(proposer, 4), 16)
+    assert (captured.num_rows, captured.rows.shape, captured.positions.shape) == (16, (2, 4), (2, 16))
+
+    metadata, _, positions = batch_of([Request(5, 4, 1), Request(9, 4, 3)], 64)
+    proposer.positions[:8] = positions
+    rejected = torch.tensor([1, 3], dtype=torch.int32)
+    plan = LaterPasses.plan(proposer, metadata, metadata.query_start_loc[1:] - 1 - rejected, rejected)
+    assert plan is not None
+    filled = buffers.fill(plan, 4, 16)
+
+    # Requests that are not there are put where no request has a row.
+    assert captured.rows.tolist() == [[*rows, 15, 15] for rows in plan.rows.tolist()]
+    assert captured.positions[:, :8].tolist() == plan.positions.tolist()
+    for step in range(2):
+        address = proposer.slot_mapping_group[step + 1]
+        assert filled.slots[step].data_ptr() == address.data_ptr()
+        assert address.tolist() == plan.slots[step].tolist() + [-1] * 32
+    assert filled.metadata(metadata)[1].slot_mapping.data_ptr() == proposer.slot_mapping_group[2].data_ptr()
+
+
+def test_a_full_graph_is_used_for_verified_batches_only() -> None:
+    Mode = enum.Enum("CUDAGraphMode", "NONE PIECEWISE FULL")
+    asked = []
+
+    def dispatch(**arguments: Any) -> Any:
+        asked.append(arguments)
+        return Mode.FULL, "descriptor"
+
+    proposer = Proposer(3, 64, hidden=True)
+    proposer.use_cuda_graph = True
+    proposer.runner = SimpleNamespace(
+        cudagraph_batch_sizes=[8, 16],
+        cudagraph_dispatcher=SimpleNamespace(
+            _bs_to_padded_graph_size=[0] + [8] * 8 + [16] * 8, dispatch=dispatch
+        ),
+        _sync_metadata_across_dp=lambda rows, is_draft_model: (rows, None, None),
+        input_batch=SimpleNamespace(lora_id_to_lora_request={}),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "vllm", ModuleType("vllm"))
+        patch.setitem(sys.modules, "vllm.config", SimpleNamespace(CUDAGraphMode=Mode))
+        choose = graph.Dispatch.of
+        verified = choose(proposer, SimpleNamespace(max_query_len=4), 12, 3)
+        mixed = choose(proposer, SimpleNamespace(max_query_len=4), 11, 3)
+        prefill = choose(proposer, SimpleNamespace(max_query_len=12), 12, 1)
+        long = choose(proposer, SimpleNamespace(max_query_len=17), 17, 1)
+        proposer.use_cuda_graph = False
+        eager = choose(proposer, SimpleNamespace(max_query_len=4), 12, 3)
+    assert (verified.full, verified.mode, verified.num_input_tokens) == (True, Mode.FULL, 16)
+    assert [(run.full, run.mode, run.descriptor) for run in (mixed, prefill, long, eager)] == [
+        (False, Mode.NONE, None)
+    ] * 4
+    assert [run.num_input_tokens for run in (mixed, prefill, long, eager)] == [16, 16, 17, 12]
+    assert [arguments["uniform_decode"] for arguments in asked] == [True, False, False, False]

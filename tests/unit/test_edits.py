@@ -166,3 +166,14 @@ def test_an_edit_knows_what_it_wrote(edit: Edit, module: ModuleType) -> None:
     assert edit.wrote(module, "number")
     assert not edit.wrote(module, "flag")
     assert repr(edit) == "Edit(spec_decode.test, vllm.target, 1 changes)"
+
+
+def test_a_name_can_be_given_another_meaning_in_one_module_alone() -> None:
+    home = ModuleType("home")
+    old = type("Old", (), {"__module__": "home"})
+    home.Old = old  # type: ignore[attr-defined]
+    edit = Edit("spec_decode.some", home)
+    edit.set(home, "Old", (old, int), aliases=False)
+    assert edit.replaced == []
+    edit.undo()
+    assert home.Old is old  # type: ignore[attr-defined]

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from .graph import Dispatch, fill_up
 from .host import HostFunctions
-from .later_passes import LaterPasses
+from .later_passes import PADDING_SLOT_ID, LaterPasses
 
 
 class DraftLoop(HostFunctions):  # type: ignore[misc]
@@ -17,9 +18,9 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
 
     @property
     def _host_drafts(self) -> bool:
-        """Context parallelism splits rows over ranks and captured graphs fix them: both draft with the
-        host's functions."""
-        return bool(self.pcp_size * self.dcp_size > 1 or self.use_cuda_graph)
+        """Context parallelism splits rows over ranks, and MTP heads are captured pass by pass: both draft
+        with the host's functions."""
+        return bool(self.pcp_size * self.dcp_size > 1 or (self.use_cuda_graph and self.method == "mtp"))
 
     def _propose(
         self,
@@ -67,23 +68,36 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
             common_attn_metadata,
             num_rejected_tokens_gpu,
         )
-        num_input_tokens, tokens_across_dp, _ = self.runner._sync_metadata_across_dp(
-            num_tokens, is_draft_model=True
-        )
+        batch = next_token_ids.shape[0]
+        run = Dispatch.of(self, metadata, num_tokens, batch)
+        if run.full and num_rejected_tokens_gpu is None:
+            num_rejected_tokens_gpu = torch.zeros_like(to_sample)  # a graph has rows for rejected tokens
         later = LaterPasses.plan(self, metadata, to_sample, num_rejected_tokens_gpu)
-        passes = self._metadata_of_all_passes(metadata, later, num_input_tokens)
-        with self._forward_context(passes, num_input_tokens, num_tokens, tokens_across_dp):
+        captured = batch
+        if run.full:
+            captured = run.num_input_tokens // (self.num_speculative_tokens + 1)
+            self.last_token_indices[:batch].copy_(to_sample)
+            self.last_token_indices[batch:captured].zero_()
+            to_sample = self.last_token_indices[:captured]
+            if later is not None:
+                later = self.graph_buffers.fill(later, captured, run.num_input_tokens)
+        passes = self._metadata_of_all_passes(metadata, later, run)
+        with self._forward_context(passes, run, num_tokens):
             drafts = self._runnable(
-                num_input_tokens=num_input_tokens,
-                batch_size=next_token_ids.shape[0],
+                num_input_tokens=run.num_input_tokens,
+                batch_size=captured,
                 last_token_indices=to_sample,
                 target_positions=None,
-                inputs_embeds=self._first_pass_embeds(num_tokens, num_input_tokens, mm_embed_inputs),
+                inputs_embeds=self._first_pass_embeds(num_tokens, run.num_input_tokens, mm_embed_inputs),
                 multi_steps_attn_metadata=passes,
                 num_tokens=num_tokens,
                 later=later,
             )
-        return drafts
+            if run.full:
+                from vllm.forward_context import get_forward_context
+
+                self._update_full_graph_params(get_forward_context(), run.num_input_tokens, passes)
+        return drafts[:batch]
 
     def _first_pass_embeds(
         self, num_tokens: int, num_input_tokens: int, mm_embed_inputs: Any
@@ -98,7 +112,7 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         return buffer[:num_input_tokens]
 
     def _metadata_of_all_passes(
-        self, metadata: Any, later: LaterPasses | None, num_input_tokens: int
+        self, metadata: Any, later: LaterPasses | None, run: Dispatch
     ) -> list[dict[str, Any]]:
         """Attention metadata by pass and layer. Nothing a pass reads is written to by the next one."""
         builder = self._get_attention_metadata_builder()
@@ -108,27 +122,29 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         # padded length.
         length = metadata.slot_mapping.shape[0]
         slots[:length].copy_(metadata.slot_mapping)
-        slots[length:].fill_(-1)
-        first = metadata.replace(slot_mapping=slots, num_input_tokens=num_input_tokens)
+        slots[length:].fill_(PADDING_SLOT_ID)
+        first = metadata.replace(slot_mapping=slots, num_input_tokens=run.num_input_tokens)
         steps = [first] if later is None else [first, *later.metadata(first)]
         passes = []
         for step, common in enumerate(steps):
+            if run.full:
+                common = fill_up(common, run.num_input_tokens, self.num_speculative_tokens + 1)
             built = builder.build_for_drafting(common_attn_metadata=common, draft_index=step)
             _keep_own_rotary(built)
             passes.append(dict.fromkeys(layers, built))
         return passes
 
-    def _forward_context(
-        self, passes: list[dict[str, Any]], num_input_tokens: int, num_tokens: int, tokens_across_dp: Any
-    ) -> Any:
+    def _forward_context(self, passes: list[dict[str, Any]], run: Dispatch, num_tokens: int) -> Any:
         from vllm_ascend.ascend_forward_context import set_ascend_forward_context
 
         return set_ascend_forward_context(
             passes[0],
             self.vllm_config,
-            num_tokens=num_input_tokens,
-            num_tokens_across_dp=tokens_across_dp,
+            num_tokens=run.num_input_tokens,
+            num_tokens_across_dp=run.tokens_across_dp,
             num_actual_tokens=num_tokens,
+            batch_descriptor=run.descriptor,
+            aclgraph_runtime_mode=run.mode,
             is_draft_model=True,
             draft_attn_metadatas=passes,
         )
@@ -177,8 +193,12 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
 
         if later is None:
             later = LaterPasses.dummy(self, batch_size)
-        # Heads that meet other ranks in expert parallel layers run the same number of rows in every pass.
-        num_rows = num_input_tokens if self.method == "mtp" else max(later.num_rows, 1)
+            if self.graph_buffers is not None:
+                later = self.graph_buffers.passes(later, num_input_tokens)
+        # Captured graphs have one size, and heads that meet other ranks in expert parallel layers run the
+        # same number of rows in every pass.
+        same = self.method == "mtp" or self.use_cuda_graph
+        num_rows = num_input_tokens if same else max(later.num_rows, 1)
         context.num_tokens, context.num_accept_tokens = num_rows, batch_size
         hidden = hidden[last_token_indices]
         drafts_by_step = [token_ids]
@@ -233,8 +253,10 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         pass."""
         if kwargs.get("is_profile") and self.needs_extra_input_slots:
             num_tokens += self.net_num_new_slots_per_request * self.runner.max_num_reqs
-        # The buffer may hold rows of an earlier, longer batch.
+        # The buffers may hold rows of an earlier, longer batch.
         self.last_token_indices.zero_()
+        if self.graph_buffers is not None:
+            self.graph_buffers.rows.zero_()
         super().dummy_run(num_tokens, *args, **kwargs)
 
 
