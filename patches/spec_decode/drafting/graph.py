@@ -63,10 +63,10 @@ class GraphBuffers:
     """The addresses from which captured later passes read their rows, positions and slots."""
 
     def __init__(self, proposer: Any) -> None:
-        steps, device = proposer.num_speculative_tokens - 1, proposer.device
-        of_a_row = (steps, 3) if proposer.uses_mrope else (steps,)
-        self.rows = torch.zeros((steps, proposer.runner.max_num_reqs), dtype=torch.int64, device=device)
-        self.positions = torch.zeros((*of_a_row, proposer.max_num_tokens), dtype=torch.int64, device=device)
+        steps = proposer.num_speculative_tokens - 1
+        positions = proposer._get_positions(proposer.max_num_tokens)
+        self.rows = positions.new_zeros((steps, proposer.runner.max_num_reqs))
+        self.positions = positions.new_zeros((steps, *positions.shape))
         self.slots: list[torch.Tensor] = proposer.slot_mapping_group[1:]
 
     def passes(self, dummy: LaterPasses, num_rows: int) -> LaterPasses:

@@ -32,8 +32,8 @@ class LaterPasses:
     Attributes:
         num_rows: rows of each pass.
         rows: int [k - 1, batch_size], the row of each request that holds the token drafted from.
-        positions: int64 [k - 1, num_rows] ([k - 1, 3, num_rows] with M-RoPE), clamped to 0 from the model's
-            maximum length on.
+        positions: int64 [k - 1, num_rows] ([k - 1, 3, num_rows] with M-RoPE), 0 from the model's maximum
+            length on.
         slots: int32 [k - 1, num_rows], KV slots, -1 where nothing is to be written.
         seq_lens: int32 [k - 1, batch_size], keys of each request as the host counts them: with rejected ones.
         query_start_loc: int32 [batch_size + 1], the first row of each request; query_start_loc_cpu is the
@@ -114,11 +114,11 @@ class LaterPasses:
         memory."""
         steps, device = proposer.num_speculative_tokens - 1, proposer.device
         start_cpu = torch.arange(batch + 1, dtype=torch.int32)
-        shape = (steps, 3, batch) if proposer.uses_mrope else (steps, batch)
+        positions = proposer._get_positions(batch)
         return cls(
             num_rows=batch,
             rows=proposer.arange[:batch].expand(steps, batch).long(),
-            positions=torch.zeros(shape, dtype=torch.int64, device=device),
+            positions=positions.new_zeros((steps, *positions.shape)),
             slots=torch.full((steps, batch), PADDING_SLOT_ID, dtype=torch.int32, device=device),
             seq_lens=torch.ones((steps, batch), dtype=torch.int32, device=device),
             query_start_loc=proposer.arange[: batch + 1],
@@ -183,10 +183,9 @@ def _positions(
 ) -> torch.Tensor:
     """Positions of the rows of every pass: those of the sampled rows, a step further at each pass."""
     sampled = proposer._get_positions(proposer.max_num_tokens)[..., to_sample]
-    steps, device = rows.shape[0], rows.device
-    if not proposer.uses_mrope:
-        position = (sampled + step).masked_fill_(too_long, 0)
-        return torch.zeros((steps, num_rows), dtype=torch.int64, device=device).scatter_(1, rows, position)
-    position = (sampled + step.unsqueeze(-1)).masked_fill_(too_long.unsqueeze(1), 0)
-    positions = torch.zeros((steps, 3, num_rows), dtype=torch.int64, device=device)
-    return positions.scatter_(2, rows.unsqueeze(1).expand(-1, 3, -1), position)
+    axes = sampled.shape[:-1]  # none, or one for each axis of M-RoPE
+    for _ in axes:
+        step, rows, too_long = step.unsqueeze(1), rows.unsqueeze(1), too_long.unsqueeze(1)
+    position = (sampled + step).masked_fill_(too_long, 0)
+    positions = sampled.new_zeros((position.shape[0], *axes, num_rows))
+    return positions.scatter_(-1, rows.expand_as(position), position)
