@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the C++ half of the emulator, torch_npu._emulator.
 
-The object is kept under build/, in a folder for each torch and Python, and compiled again if a source changed.
+The object is kept under build/, in a folder for each torch and Python, and built again if a source changed.
 """
 
 from __future__ import annotations
