@@ -21,11 +21,13 @@ VENV := .venv$(if $(filter-out 0.16.0,$(HOST)),-$(HOST))
 BIN := $(CURDIR)/$(VENV)/bin
 PYTHON := "$(BIN)/python"
 PIP_INSTALL := $(PYTHON) -m pip --disable-pip-version-check install --no-deps --progress-bar off
-PYTEST := $(PYTHON) -m pytest
+# Not `python -m pytest`: that would put the checkout, with its folder kernels, in front of everything.
+PYTEST := "$(BIN)/pytest"
 MODELS := build/demo-models
 
 # Models are local and small: more threads than one only get in each other's way, and nothing is to be fetched.
 export OMP_NUM_THREADS := 1
+export PYTHONUNBUFFERED := 1
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE := 1
 export TRANSFORMERS_VERBOSITY := error
@@ -46,9 +48,9 @@ help: ## this list
 env: $(VENV)/made-project ## the hosts, the emulated NPU, this project and its tools (first time: 10 minutes, 8 GB)
 
 # Prints one line for each package that pip takes up, of $(1) in all.
-count_packages = awk -v total=$(1) \
-	'/^(Collecting|Processing) / { sub(".*/", "", $$2); printf "    %3d/%d  %s\n", ++n, total, $$2; fflush() } \
-	/^Installing / { print "    installing"; fflush() }'
+count_packages = { n=0; while read -r word name _; do case "$$word" in \
+	Collecting | Processing) n=$$((n + 1)); printf '    %3d/%d  %s\n' "$$n" $(1) "$${name\#\#*/}" ;; \
+	Installing) echo "    installing them" ;; esac; done; }
 pins_in = $$(grep -c '^[a-z]' $(1))
 
 # A Python of the version that the host's wheel is for.
