@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from . import prompts
-from .cases import Case, Outcome
+from .cases import Case, Draft, Outcome
 from .harness import Harness
 from .oracle import Oracle
 
@@ -56,25 +56,26 @@ class Check:
         assert counts(outcome) == counts(self.oracle.speculation(case))
         return outcome
 
-    def wrong_drafts(self, case: Case) -> list[str]:
-        """The proposals of a case that are not the reference's, in words.
+    def wrong(self, case: Case) -> list[Draft]:
+        """The proposals of a case that are not the reference's.
 
         Compared wherever the reference stood as well: an engine that accepted something else stands elsewhere
         afterwards, and the first difference says why.
         """
         expected = self.oracle.speculation(case).drafts
-        lengths = [len(prompt) for prompt in prompts.tokens(case.prompts)]
-        wrong, compared = [], 0
-        for draft in self.runs(case).drafts:
-            reference = expected.get((draft.request, draft.known))
-            compared += reference is not None
-            if reference is not None and draft.tokens != reference:
-                wrong.append(
-                    f"request {draft.request} (prompt of {lengths[draft.request]}) with {draft.known} tokens "
-                    f"known: drafts {draft.tokens}, reference {reference}"
-                )
+        compared = [draft for draft in self.runs(case).drafts if (draft.request, draft.known) in expected]
         assert compared, "no draft was recorded where the reference drafts"
-        return wrong
+        return [draft for draft in compared if draft.tokens != expected[draft.request, draft.known]]
+
+    def wrong_drafts(self, case: Case) -> list[str]:
+        """The same in words."""
+        expected = self.oracle.speculation(case).drafts
+        lengths = [len(prompt) for prompt in prompts.tokens(case.prompts)]
+        return [
+            f"request {draft.request} (prompt of {lengths[draft.request]}) with {draft.known} tokens known: "
+            f"drafts {draft.tokens}, reference {expected[draft.request, draft.known]}"
+            for draft in self.wrong(case)
+        ]
 
 
 def counts(source: Outcome | Speculation) -> dict[str, object]:

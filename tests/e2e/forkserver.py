@@ -21,8 +21,10 @@ import time
 from .child import Request, serve
 
 # What the hosts import in any case from packages that are not patched: with `import vllm`, and on the way up.
-_EARLY = ("transformers", "openai", "scipy.stats", "fastapi", "aiohttp", "mistral_common",
-          "torchvision", "cv2", "xgrammar", "lmformatenforcer", "prometheus_client", "gguf", "llguidance", "zmq")  # fmt: skip
+_EARLY = (
+    *("transformers", "openai", "scipy.stats", "fastapi", "aiohttp", "mistral_common", "torchvision", "cv2"),
+    *("xgrammar", "lmformatenforcer", "prometheus_client", "gguf", "llguidance", "zmq"),
+)
 _LATE = ("compressed_tensors", "torch._inductor.compile_fx", "numba", "ray", "einops")
 
 

@@ -11,7 +11,8 @@ _MIXED_LENGTHS = (5, 17, 130, 41, 260)
 def tokens(name: str) -> list[list[int]]:
     """``mixed``: five random prompts and a repetitive one. ``one``: a single prompt. ``many``: 32.
 
-    ``shared_prefix``: six prompts with the same first 256 tokens (two KV blocks).
+    ``shared_prefix``: six prompts with the same first 256 tokens (two KV blocks). ``block_edges``: prompts
+    that end just before, at and just after the end of a KV block.
     """
     return _SETS[name]()
 
@@ -31,7 +32,7 @@ def _one() -> list[list[int]]:
 
 def _many() -> list[list[int]]:
     source = random.Random(32)
-    return [_random(source, source.choice((1, 2, 9, 33, 64, 127, 128, 129, 200))) for _ in range(32)]
+    return [_random(source, source.choice((1, 2, 9, 33, 64, 100, 129, 200))) for _ in range(32)]
 
 
 def _shared_prefix() -> list[list[int]]:
@@ -40,4 +41,15 @@ def _shared_prefix() -> list[list[int]]:
     return [prefix + _random(source, length) for length in (1, 2, 3, 5, 17, 40)]
 
 
-_SETS = {"mixed": _mixed, "one": _one, "many": _many, "shared_prefix": _shared_prefix}
+def _block_edges() -> list[list[int]]:
+    source = random.Random(128)
+    return [_random(source, length) for length in (125, 126, 127, 128, 129, 255, 256)]
+
+
+_SETS = {
+    "mixed": _mixed,
+    "one": _one,
+    "many": _many,
+    "shared_prefix": _shared_prefix,
+    "block_edges": _block_edges,
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.e2e import prompts
 from tests.e2e.cases import Case
 from tests.e2e.checks import Check
 
@@ -58,7 +59,29 @@ def test_one_request(check: Check) -> None:
 @pytest.mark.parametrize("draft", ["llama", "llama_draft"])
 def test_32_requests(check: Check, draft: str) -> None:
     engine = {"max_num_seqs": 32, "num_gpu_blocks_override": 128}
-    check.as_reference(Case("llama", "draft_model", draft, prompts="many", engine=engine))
+    check.as_reference(Case("llama", "draft_model", draft, prompts="many", max_tokens=12, engine=engine))
+
+
+def test_one_prompt_that_ends_with_its_kv_block(check: Check) -> None:
+    """Its first drafts have no block of their own yet: see the next test."""
+    check.as_reference(
+        Case("llama", "draft_model", "llama", prompts="block_edges", engine={"max_num_seqs": 1})
+    )
+
+
+@pytest.mark.parametrize(("model", "draft"), [("llama", "llama"), ("pred", "pred_draft")])
+def test_prompts_that_end_with_their_kv_block_lose_first_drafts_at_most(
+    check: Check, model: str, draft: str
+) -> None:
+    """vLLM's scheduler gives a new request no lookahead slots. What does not fit into the prompt's last block
+    goes to the null block, of all requests to the same one: these drafts may be wrong, nothing else."""
+    case = Case(model, "draft_model", draft, prompts="block_edges")
+    check.same_text(case)
+    lengths = [len(prompt) for prompt in prompts.tokens(case.prompts)]
+    for draft_call in check.wrong(case):
+        length = lengths[draft_call.request]
+        assert draft_call.known == length + 1
+        assert (length - 1) // 128 < (length + case.k - 1) // 128
 
 
 @pytest.mark.parametrize("max_model_len", [284, 283, 272])
@@ -80,8 +103,8 @@ def test_chunked_prefill_drafts_as_the_reference(check: Check) -> None:
 
 @pytest.mark.parametrize(("model", "draft"), [("llama", "llama"), ("pred", "pred_draft")])
 def test_preempted_requests_continue_rightly(check: Check, model: str, draft: str) -> None:
-    """Nine KV blocks do not hold six requests. The scheduler decides which steps are lost to preemption, so the
-    counts are not the reference's; text and drafts are."""
+    """Nine KV blocks do not hold six requests. The scheduler decides which steps are lost to preemption, so
+    the counts are not the reference's; text and drafts are."""
     case = Case(model, "draft_model", draft, engine={"num_gpu_blocks_override": 9})
     outcome = check.all_accepted(case) if model == draft else check.same_text(case)
     assert outcome.metrics["num_preemptions"] > 0
