@@ -8,6 +8,7 @@ no result.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -26,6 +27,7 @@ _DRAFTER_CLASSES = {
 class _Recording:
     steps: int = 0  # target forward passes that had tokens
     drafts: list[tuple[int, int, int, list[int]]] = field(default_factory=list)  # the fields of cases.Draft
+    costs: list[dict[str, Any]] = field(default_factory=list)  # see _count_costs
 
 
 # A worker is a process of its own (or the only one), so there is one recording a process.
@@ -38,6 +40,8 @@ def install(worker: Any) -> None:
     _count_steps(runner)
     drafter = getattr(runner, "drafter", None)
     if hasattr(drafter, "_propose"):
+        for name in ("prepare_next_token_ids_padded", "prepare_inputs_padded", "_propose"):
+            _count_costs(drafter, name)
         _record_drafts(runner, drafter)
 
 
@@ -49,6 +53,31 @@ def _count_steps(runner: Any) -> None:
         return execute(scheduler_output, *args, **kwargs)
 
     runner.execute_model = counting
+
+
+def _count_costs(drafter: Any, name: str) -> None:
+    """Record, for every call of a method, what it asked of the device and where it waited for it."""
+    from torch_npu import counters
+
+    method = getattr(drafter, name)
+
+    @functools.wraps(method)
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        with counters.record(stacks=True, this_thread=True) as counts:
+            result = method(*args, **kwargs)
+        _recording.costs.append(
+            {
+                "method": name,
+                "requests": len(drafter.runner.input_batch.req_ids),
+                "rows": drafter.runner.query_start_loc.np[len(drafter.runner.input_batch.req_ids)].item(),
+                "launches": counts.launches,
+                "copies": counts.where(),  # to the host
+                "synchronizations": counts.synchronizations,
+            }
+        )
+        return result
+
+    setattr(drafter, name, counting)
 
 
 def _record_drafts(runner: Any, drafter: Any) -> None:
@@ -86,6 +115,7 @@ def collect(worker: Any) -> dict[str, Any]:
     return {
         "steps": _recording.steps,
         "drafts": _recording.drafts,
+        "costs": _recording.costs,
         "runner": _name(type(runner)),
         "drafter": _name(type(drafter)),
         "drafter_bases": [_name(base) for base in type(drafter).__mro__],
