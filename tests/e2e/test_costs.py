@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What drafting asks of the device, counted: no copy to the host, and no more launches than the host alone."""
+"""What drafting asks of the device, counted: no copy to the host, no more launches than the host alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_drafting_never_waits_for_the_device(check: Check, case: Case, schedulin
 
 
 def launches_of_verified_batches(check: Check, case: Case) -> dict[str, int]:
-    """Launches by method in a step in which all six requests verify drafts: the same number in every such step."""
+    """Launches by method in a step in which all six requests verify drafts, the same in every such step."""
     rows = 6 * (case.k + 1)
     found: dict[str, set[int]] = {name: set() for name in METHODS}
     for cost in check.runs(case).facts["costs"]:
