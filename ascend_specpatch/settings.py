@@ -43,9 +43,10 @@ class Settings:
                 ours.
         """
         environ = os.environ if environ is None else environ
+        if not _switch(environ, PREFIX, default=True):
+            return cls(enabled=False)  # off silences everything, a mistake in the other variables too
         _check_spelling(environ)
         return cls(
-            enabled=_switch(environ, PREFIX, default=True),
             disable=_names(environ, f"{PREFIX}_DISABLE"),
             enable=_names(environ, f"{PREFIX}_ENABLE"),
             strict=_switch(environ, f"{PREFIX}_STRICT", default=False),
@@ -83,13 +84,10 @@ def _names(environ: Mapping[str, str], variable: str) -> tuple[str, ...]:
 
 def _kernels(environ: Mapping[str, str]) -> Literal["triton", "torch", "upstream"] | None:
     variable = f"{PREFIX}_KERNELS"
-    value = environ.get(variable, "").strip().lower()
-    if not value:
-        return None
-    for kernels in KERNELS:
-        if value == kernels:
-            return kernels  # type: ignore[return-value]
-    raise SettingsError(f"{variable}={environ[variable]}: use one of {', '.join(KERNELS)}")
+    value = environ.get(variable, "").strip().lower() or None
+    if value is not None and value not in KERNELS:
+        raise SettingsError(f"{variable}={environ[variable]}: use one of {', '.join(KERNELS)}")
+    return value  # type: ignore[return-value]
 
 
 def _check_spelling(environ: Mapping[str, str]) -> None:

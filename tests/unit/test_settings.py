@@ -24,9 +24,8 @@ def test_switches_take_the_usual_words_for_on(word: str) -> None:
 
 @pytest.mark.parametrize("word", ["0", "false", "NO", " off "])
 def test_switches_take_the_usual_words_for_off(word: str) -> None:
-    assert Settings.from_environ({"ASCEND_SPECPATCH": word, "ASCEND_SPECPATCH_STRICT": word}) == Settings(
-        enabled=False
-    )
+    assert Settings.from_environ({"ASCEND_SPECPATCH": word}) == Settings(enabled=False)
+    assert Settings.from_environ({"ASCEND_SPECPATCH_STRICT": word}) == Settings(strict=False)
 
 
 def test_lists_are_split_and_stripped() -> None:
@@ -68,6 +67,11 @@ def test_variables_kubernetes_makes_for_a_service_of_our_name_are_no_mistake() -
         for suffix in ("SERVICE_HOST", "SERVICE_PORT", "PORT", "PORT_80_TCP_ADDR")
     }
     assert Settings.from_environ(environ) == Settings()
+
+
+def test_off_leaves_the_other_variables_unread() -> None:
+    environ = {"ASCEND_SPECPATCH": "0", "ASCEND_SPECPATCH_STRICT": "warn", "ASCEND_SPECPATCH_DISBALE": "a"}
+    assert Settings.from_environ(environ) == Settings(enabled=False)
 
 
 def test_settings_are_frozen_and_current_reads_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
