@@ -41,9 +41,9 @@ class Activation:
         self._strict = strict
         self._patches = plan.chosen
         self._edits: list[Edit] = []
-        # Targets whose code has run to its end. Being in sys.modules is not enough: a module is there while
-        # it runs.
-        self._loaded: set[str] = set()
+        # Targets whose code has run to its end, by name. Being in sys.modules is not enough: a module is
+        # there while it runs, and one whose import failed is gone from there, or replaced by the next try.
+        self._loaded: dict[str, ModuleType] = {}
         self._taken: set[str] = set()
 
     def watch(self) -> None:
@@ -70,9 +70,8 @@ class Activation:
         for patch in self._patches:
             module = sys.modules.get(patch.target)
             if module is not None and _is_loading(module):
-                self._import(
-                    patch.target
-                )  # waits where another thread is loading it, returns at once where we are
+                # Waits where another thread is loading it, returns at once where this one is.
+                self._import(patch.target)
         self.advance()
         for edit in list(self._edits):
             try:
@@ -81,6 +80,9 @@ class Activation:
                 if self._strict:
                     raise PatchRefused(f"{edit.patch_id}: {error}") from error
                 logger.warning("ascend-specpatch: %s is applied, but %s", edit.patch_id, error)
+        refused = self.report.ids(State.REFUSED)
+        if self._strict and refused:  # and whoever imported the target then has swallowed the error
+            raise _refusal(refused[0], self.report.row(refused[0]).reason)
 
     def undo(self) -> None:
         """Take every patch back, the last one first."""
@@ -94,16 +96,19 @@ class Activation:
         if failures:
             raise failures[0]
 
-    def mark_loaded(self, target: str) -> None:
+    def mark_loaded(self, target: str, module: ModuleType) -> None:
         with _lock:
-            self._loaded.add(target)
+            self._loaded[target] = module
+
+    def _is_loaded(self, target: str) -> bool:
+        return target in self._loaded and sys.modules.get(target) is self._loaded[target]
 
     def _notice_loaded(self) -> None:
         """Targets that wrapt could not announce, because they were loaded or loading when it was asked to."""
         for patch in self._patches:
             module = sys.modules.get(patch.target)
             if module is not None and not _is_loading(module):
-                self.mark_loaded(patch.target)
+                self.mark_loaded(patch.target, module)
 
     def _take_next(self) -> Patch | None:
         """Take on the first patch that can be applied; refuse those whose requirements were refused."""
@@ -115,14 +120,14 @@ class Activation:
             blocked: set[str] = set()
             for patch in self._patches:
                 if self.report.row(patch.id).state is State.WAITING:
-                    ready = patch.target in self._loaded and all(map(self.report.is_applied, patch.requires))
+                    ready = self._is_loaded(patch.target) and all(map(self.report.is_applied, patch.requires))
                     if ready and patch.target not in blocked and self._take(patch):
                         return patch
                     blocked.add(patch.target)
         return None
 
     def _apply(self, patch: Patch) -> None:
-        edit = Edit(patch.id, sys.modules[patch.target], tuple(self._edits))
+        edit = Edit(patch.id, self._loaded[patch.target], tuple(self._edits))
         try:
             importlib.import_module(patch.body).apply(edit)
             aliases.rebind(edit, self._packages())
@@ -136,7 +141,6 @@ class Activation:
             if not isinstance(error, Exception):
                 with _lock:
                     self._taken.discard(patch.id)
-                    self._loaded.discard(patch.target)  # its import fails with the interrupt
                 raise
             self._refuse(patch, reason, error)
         else:
@@ -154,10 +158,7 @@ class Activation:
         with _lock:
             self.report.mark(patch.id, State.REFUSED, reason)
         if self._strict:
-            raise PatchRefused(
-                f"{patch.id} is refused: {reason}. ASCEND_SPECPATCH_STRICT=1 stops vLLM here; set "
-                f"ASCEND_SPECPATCH_DISABLE={patch.id} to run without it."
-            ) from error
+            raise _refusal(patch.id, reason) from error
         logger.warning(
             "ascend-specpatch: %s is refused: %s. vLLM goes on without it; ASCEND_SPECPATCH_DISABLE=%s says "
             "that this is wanted, ASCEND_SPECPATCH_STRICT=1 makes it an error.",
@@ -170,7 +171,7 @@ class Activation:
         """Import the target that the first patch with a loaded target is waiting for. False where there is
         none to import."""
         for patch in self._patches:
-            if patch.target in self._loaded and self.report.row(patch.id).state is State.WAITING:
+            if self._is_loaded(patch.target) and self.report.row(patch.id).state is State.WAITING:
                 for required in patch.requires:
                     row = self.report.row(required)
                     if row.state is State.WAITING and row.target not in sys.modules:
@@ -189,9 +190,8 @@ class Activation:
             importlib.import_module(target)
         except PatchRefused:
             raise
-        except (
-            Exception
-        ) as error:  # a host module may fail in any way; that is a reason to give, not ours to raise
+        # A host module may fail in any way; that is a reason to give, not ours to raise.
+        except Exception as error:
             return error
         self._notice_loaded()
         return None
@@ -220,7 +220,8 @@ class _LoadedHook:
 
     def __call__(self, module: ModuleType) -> None:
         if not _starting.active:
-            self._activation.mark_loaded(self._target)
+            # A module may have put another object in its place.
+            self._activation.mark_loaded(self._target, sys.modules.get(self._target, module))
             self._activation.advance()
 
 
@@ -322,8 +323,15 @@ def _plan(registry: Registry | None) -> tuple[Plan, bool]:
             f"found {pair}, and the patches are for {hosts.supported_text()}. Nothing is patched: install a "
             "supported pair"
         )
-        _stop_or_warn(PatchRefused(f"ascend-specpatch: {text}, or unset ASCEND_SPECPATCH_STRICT"), text)
+        _stop_or_warn(PatchRefused(f"{text}, or unset ASCEND_SPECPATCH_STRICT"), text)
     return plan, settings.strict
+
+
+def _refusal(patch_id: str, reason: str) -> PatchRefused:
+    return PatchRefused(
+        f"{patch_id} is refused: {reason}. ASCEND_SPECPATCH_STRICT=1 stops vLLM here; set "
+        f"ASCEND_SPECPATCH_DISABLE={patch_id} to run without it."
+    )
 
 
 def _stop_or_warn(error: Exception, text: str) -> None:

@@ -62,8 +62,8 @@ def test_strict_stops_the_import_of_the_target_and_leaves_no_module_behind(fake_
         except ImportError:
             print(json.dumps("swallowed by an optional import"))
         except RuntimeError as error:
-            print(json.dumps([str(error), type(error.__cause__).__name__, "vllm_ascend.drafter" in
-            sys.modules]))
+            left = "vllm_ascend.drafter" in sys.modules
+            print(json.dumps([str(error), type(error.__cause__).__name__, left]))
         """,
         ASCEND_SPECPATCH_STRICT="1",
     )
@@ -124,6 +124,59 @@ def test_under_strict_a_swallowed_error_does_not_let_the_next_import_pass_unpatc
     )
     assert done.returncode == 1
     assert "SettingsError" in done.stderr
+
+
+@pytest.mark.parametrize("again", ["0", "1"])
+def test_under_strict_a_swallowed_refusal_stops_the_plugin_and_is_the_one_that_is_named(
+    fake_hosts: FakeHosts, again: str
+) -> None:
+    # The second patch is still to be applied when the first one's error takes the target out of sys.modules.
+    fake_hosts.write(
+        {
+            "fake_patches/__init__.py": """
+                from ascend_specpatch.registry import Patch
+                PATCHES = (
+                    Patch("spec_decode.a", "vllm_ascend.drafter", "", implementation="fake_patches.drafter"),
+                    Patch("spec_decode.b", "vllm_ascend.drafter", "", implementation="fake_patches.worker"),
+                )
+                """,
+            **RAISES_HALF_WAY,
+        }
+    )
+    done = fake_hosts.run(
+        """
+        bootstrap.arm()
+        try:
+            import vllm_ascend.drafter
+        except Exception:
+            pass
+        if os.environ["IMPORT_AGAIN"] == "1":
+            import vllm_ascend.drafter
+        try:
+            bootstrap.register()
+        except Exception as error:
+            print(json.dumps([type(error).__name__, str(error)]))
+        """,
+        ASCEND_SPECPATCH_STRICT="1",
+        IMPORT_AGAIN=again,
+    )
+    assert done.returncode == 0, done.stderr
+    kind, text = json.loads(done.stdout)
+    assert kind == "PatchRefused"
+    assert "spec_decode.a is refused: LookupError: no such method" in text
+    assert "ASCEND_SPECPATCH_DISABLE=spec_decode.a" in text
+
+
+@pytest.mark.parametrize("strict", ["0", "1", "yess"])
+def test_off_silences_a_mistake_in_any_other_setting(fake_hosts: FakeHosts, strict: str) -> None:
+    done = fake_hosts.run(
+        "bootstrap.arm(); import vllm; bootstrap.register(); print(json.dumps(state()))",
+        ASCEND_SPECPATCH="0",
+        ASCEND_SPECPATCH_DISABLE="no.such",
+        ASCEND_SPECPATCH_STRICT=strict,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert visible(json.loads(done.stdout)) == UNPATCHED
 
 
 @pytest.mark.parametrize("route", ["bootstrap.arm()", "import vllm_ascend.worker"])
