@@ -2,31 +2,44 @@
 """``ascend-specpatch list`` and ``ascend-specpatch status``.
 
 Exit codes: 0 all is well; 1 a patch is refused or, with ``--import``, could not be applied; 2 bad usage or
-bad settings.
+bad settings; 141, as shells have it, where the reader of the output went away.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import io
 import json
+import os
 import sys
 from collections.abc import Sequence
 
-from ascend_specpatch import __version__, bootstrap, hosts, registry, report
+from ascend_specpatch import __version__, bootstrap, hooks, hosts, registry, report
 from ascend_specpatch.hosts import HostPair
 from ascend_specpatch.registry import Plan, State
 from ascend_specpatch.report import Report
 from ascend_specpatch.settings import Settings, SettingsError
 
-OK, REFUSED, BAD_USAGE = 0, 1, 2
+OK, REFUSED, BAD_USAGE, READER_GONE = 0, 1, 2, 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     options = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a reason may quote what this terminal cannot show
     try:
         code: int = options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left in the buffer must not fail once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
+    except hooks.PatchRefused as error:
+        print(f"ascend-specpatch: {error}", file=sys.stderr)
+        return REFUSED
     except (SettingsError, registry.RegistryError) as error:
         print(f"ascend-specpatch: {error}", file=sys.stderr)
         return BAD_USAGE
@@ -107,12 +120,11 @@ def _plan() -> Plan:
 
 def _import_targets(plan: Plan) -> Report:
     """Import every target and mark what did not come to be applied with the reason."""
-    from ascend_specpatch import hooks
-
     found = hooks.activate("ascend-specpatch status --import")
     for target in dict.fromkeys(patch.target for patch in plan.chosen):
         try:
-            importlib.import_module(target)
+            with contextlib.redirect_stdout(sys.stderr):  # vLLM logs to stdout, which is for the report
+                importlib.import_module(target)
         except Exception as error:  # the report says how a host fails here, whatever way it is
             for row in found.rows():
                 if row.target == target and row.state is State.WAITING:

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ascend_specpatch import cli, hooks, hosts, registry
+from ascend_specpatch.hosts import HostPair
 from ascend_specpatch.registry import Patch, Registry
 
 REGISTRY = Registry(
@@ -91,6 +95,49 @@ def test_a_target_that_does_not_import_is_exit_code_1(
     (tmp_path / "fakehost_of_cli.py").write_text("raise OSError('no device')\n")
     assert cli.main(["status", "--import"]) == cli.REFUSED
     assert "its module does not import: OSError: no device" in capsys.readouterr().out
+
+
+def test_under_strict_a_refusal_is_exit_code_1_and_no_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASCEND_SPECPATCH_STRICT", "1")
+    monkeypatch.setattr(hosts, "installed", lambda: HostPair(None, None))
+    assert cli.main(["status", "--import"]) == cli.REFUSED
+    assert capsys.readouterr().err.startswith("ascend-specpatch: found no vllm + no vllm-ascend, and")
+
+
+def test_what_a_host_prints_while_it_is_imported_is_not_in_the_report(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "fakehost_of_cli.py").write_text("print('INFO platform found')\n")
+    assert cli.main(["status", "--import", "--json"]) == cli.OK
+    out, err = capsys.readouterr()
+    assert json.loads(out)["imported"] is True
+    assert err == "INFO platform found\n"
+
+
+def test_a_reason_that_the_terminal_cannot_show_is_escaped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "fakehost_of_cli.py").write_text("raise OSError('设备')\n", encoding="utf-8")
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert cli.main(["status", "--import"]) == cli.REFUSED
+    assert rb"OSError: \u8bbe\u5907" in terminal.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(checkout: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "ascend_specpatch.cli", "list"],
+        env={**os.environ, "PYTHONPATH": str(checkout / ".editable"), "ASCEND_SPECPATCH": "0"},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (cli.READER_GONE, "")
 
 
 @pytest.mark.parametrize(
