@@ -22,9 +22,10 @@ class Edit:
     """What a patch's ``apply`` is given.
 
     Attributes:
-        module: the target, loaded. replaced: (old, new) of the module-level objects that this patch replaced
-            where they are defined. Aliases of the old ones in
-            other host modules are rebound; append to it to have an object followed that is defined elsewhere.
+        module: the target, loaded.
+        replaced: (old, new) of the module-level objects that this patch replaced where they are defined.
+            Aliases of the old ones in other host modules are rebound; append to it to have an object followed
+            that is defined elsewhere.
     """
 
     def __init__(self, patch_id: str, module: ModuleType, earlier: tuple[Edit, ...] = ()) -> None:
@@ -82,9 +83,8 @@ class Edit:
         while self._undo:
             try:
                 self._undo.pop()()
-            except (
-                Exception
-            ) as error:  # an inverse is anyone's code, and the ones before it must run all the same
+            # An inverse is anyone's code, and the ones before it must run all the same.
+            except Exception as error:
                 failures.append(error)
         self.replaced.clear()
         self._written.clear()

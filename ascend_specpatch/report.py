@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ascend_specpatch import __version__
@@ -60,7 +60,7 @@ class Report:
 
     def mark(self, patch_id: str, state: State, reason: str = "") -> None:
         """Record what became of a patch."""
-        self._rows[patch_id] = Row(**{**vars(self._rows[patch_id]), "state": state, "reason": reason})
+        self._rows[patch_id] = replace(self._rows[patch_id], state=state, reason=reason)
         if state is State.APPLIED:
             self.applied_order.append(patch_id)
 

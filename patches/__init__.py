@@ -2,9 +2,8 @@
 """What is patched, where, and in which order: the whole product on one page.
 
 The body of the patch ``stage.name`` is the file ``<stage>/<name>.py`` beside this page. To add a patch,
-write that file and one
-line here: the position in the list is the order of application, ``requires`` names what must be on for it
-    to make sense.
+write that file and one line here: the position in the list is the order of application, ``requires`` names
+what must be on for it to make sense.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ PATCHES = {
         PATCHES = (
             Patch("worker.lazy", "vllm_ascend.worker", "a flag", implementation="fake_patches.worker"),
             Patch("spec_decode.upstream", "vllm.proposer", "class, helper",
-            implementation="fake_patches.upstream"), Patch("spec_decode.drafter", "vllm_ascend.drafter",
-            "class", requires=("spec_decode.upstream",),
+                  implementation="fake_patches.upstream"),
+            Patch("spec_decode.drafter", "vllm_ascend.drafter", "class", requires=("spec_decode.upstream",),
                   implementation="fake_patches.drafter"),
             Patch("model_runner.runner", "vllm_ascend.runner", "attribute", requires=("spec_decode.drafter",),
                   implementation="fake_patches.runner"),
