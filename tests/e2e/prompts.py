@@ -12,7 +12,8 @@ def tokens(name: str) -> list[list[int]]:
     """``mixed``: five random prompts and a repetitive one. ``one``: a single prompt. ``many``: 32.
 
     ``shared_prefix``: six prompts with the same first 256 tokens (two KV blocks). ``block_edges``: prompts
-    that end just before, at and just after the end of a KV block.
+    that end just before, at and just after the end of a KV block. ``growing``: prompts that fill eight blocks
+    and whose output needs more.
     """
     return _SETS[name]()
 
@@ -46,10 +47,16 @@ def _block_edges() -> list[list[int]]:
     return [_random(source, length) for length in (125, 126, 127, 128, 129, 255, 256)]
 
 
+def _growing() -> list[list[int]]:
+    source = random.Random(8)
+    return [_random(source, length) for length in (110, 112, 115, 118, 232, 238)]
+
+
 _SETS = {
     "mixed": _mixed,
     "one": _one,
     "many": _many,
     "shared_prefix": _shared_prefix,
     "block_edges": _block_edges,
+    "growing": _growing,
 }

@@ -256,7 +256,7 @@ class Speculation:
     num_drafts: int = 0  # steps that verified at least one draft, summed over requests
     drafted: int = 0
     accepted_at: list[int] = field(default_factory=list)  # by position, k long
-    # (request, tokens known) -> the k drafts proposed there
+    # (request, tokens known) -> the drafts verified there, all k but near max_model_len
     drafts: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -292,9 +292,9 @@ def speculate(
         text = [*prompt, *target.greedy(prompt, last - len(prompt) + k + 1)]
         known = len(prompt) + 1
         while known < last:
-            drafts = drafter.draft(text, known, k)
-            result.drafts[request, known] = drafts
             verified = max(0, min(k, max_model_len - known - 1))
+            drafts = drafter.draft(text, known, verified)
+            result.drafts[request, known] = drafts
             accepted = 0
             while accepted < verified and drafts[accepted] == text[known + accepted]:
                 result.accepted_at[accepted] += 1

@@ -44,15 +44,15 @@ def test_ngram_is_left_as_it_is(check: Check, case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    "engine",
+    ("prompts", "engine"),
     [
-        pytest.param({"max_num_batched_tokens": 64}, id="chunked-prefill"),
-        pytest.param({"num_gpu_blocks_override": 9}, id="preemption"),
-        pytest.param({"async_scheduling": False}, id="no-async-scheduling"),
+        pytest.param("mixed", {"max_num_batched_tokens": 64}, id="chunked-prefill"),
+        pytest.param("growing", {"num_gpu_blocks_override": 9}, id="preemption"),
+        pytest.param("mixed", {"async_scheduling": False}, id="no-async-scheduling"),
     ],
 )
-def test_eagle_keeps_its_text_in_other_engines(check: Check, engine: dict[str, object]) -> None:
-    check.same_text(Case("pred", "eagle", "pred_eagle", engine=engine))
+def test_eagle_keeps_its_text_in_other_engines(check: Check, prompts: str, engine: dict[str, object]) -> None:
+    check.same_text(Case("pred", "eagle", "pred_eagle", prompts=prompts, engine=engine))
 
 
 def test_eagle_keeps_its_text_without_the_padded_drafter_batch(check: Check) -> None:
