@@ -23,6 +23,7 @@ Until: vllm-ascend's proposers stand on vLLM's SpecDecodeBaseProposer, or draft 
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from ascend_specpatch.classes import make_cls
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     import torch
 
     from ascend_specpatch.edits import Edit
+
+_LOGGER = logging.getLogger("vllm.ascend_specpatch")
 
 
 class ProposerBase(DraftLoop, FirstPass):
@@ -56,10 +59,24 @@ class ProposerBase(DraftLoop, FirstPass):
         if not pass_hidden_states_to_model:
             _refuse_what_draft_models_cannot_do(vllm_config, runner)
         super().__init__(vllm_config, device, runner)
+        target_max_model_len = self.max_model_len
+        self.max_model_len = min(target_max_model_len, self.draft_model_config.max_model_len)
+        if self.max_model_len < target_max_model_len:
+            _LOGGER.warning(
+                "The drafting model has room for %d tokens, the target for %d: requests go on beyond that, "
+                "but not faster than without speculative decoding",
+                self.max_model_len,
+                target_max_model_len,
+            )
         if self.needs_extra_input_slots:
             # The first pass is longer than the target's by a slot a request, so it fits none of the
             # captured sizes.
             self.use_cuda_graph = False
+        if self.slot_mapping_group[0].shape[0] < self.max_num_tokens:
+            # The host leaves two slots a request; parallel drafting adds one for each drafted token.
+            self.slot_mapping_group = [
+                slots.new_zeros(self.max_num_tokens) for slots in self.slot_mapping_group
+            ]
         self.graph_buffers = GraphBuffers(self) if self.use_cuda_graph else None
 
     def load_model(self, model: Any) -> None:
@@ -96,6 +113,11 @@ def _refuse_what_draft_models_cannot_do(vllm_config: Any, runner: Any) -> None:
         reason = (
             "supports neither multimodal models nor M-RoPE positions: use a text-only target and draft "
             "model, or a method made for this target (eagle3, mtp, ngram)"
+        )
+    elif vllm_config.parallel_config.pipeline_parallel_size > 1:
+        reason = (
+            "drafts on one pipeline stage, whose process group would split the draft model too: set "
+            "pipeline_parallel_size=1 (tensor parallelism is supported)"
         )
     elif runner.pcp_size * runner.dcp_size > 1:
         reason = (

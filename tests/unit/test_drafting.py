@@ -146,12 +146,12 @@ def drafted_batches(draw: Any, k: int, max_model_len: int) -> list[Request]:
 def test_extra_slots_put_the_next_token_behind_the_valid_ones(
     data: Any, k: int, parallel: bool, hidden: bool
 ) -> None:
-    limit = 40
+    limit = data.draw(st.sampled_from((40, 25)))  # of the drafting model; the target's is 40
     proposer = Proposer(k, limit, parallel=parallel, hidden=hidden)
     if not proposer.needs_extra_input_slots:
         return
-    requests = data.draw(drafted_batches(k, limit))
-    metadata, tokens, positions = batch_of(requests, limit)
+    requests = data.draw(drafted_batches(k, 40))
+    metadata, tokens, positions = batch_of(requests, 40)
     before = frozen(metadata)
     next_tokens = torch.arange(500, 500 + len(requests))
     target_hidden = torch.arange(2 * len(tokens), dtype=torch.float32).view(-1, 2)
@@ -206,10 +206,10 @@ def test_extra_slots_put_the_next_token_behind_the_valid_ones(
 @settings(deadline=None, max_examples=150)
 @given(st.data(), st.integers(2, 5))
 def test_a_later_pass_sees_all_valid_keys_and_no_rejected_one(data: Any, k: int) -> None:
-    limit = 30
+    limit = data.draw(st.sampled_from((30, 18)))  # of the drafting model; the target's is 30
     proposer = Proposer(k, limit, hidden=True)
-    requests = data.draw(drafted_batches(k, limit))
-    metadata, _, positions = batch_of(requests, limit)
+    requests = data.draw(drafted_batches(k, 30))
+    metadata, _, positions = batch_of(requests, 30)
     before = frozen(metadata)
     proposer.positions[: len(positions)] = positions
     rejected = torch.tensor([r.rejected for r in requests], dtype=torch.int32)
@@ -242,6 +242,23 @@ def test_a_later_pass_sees_all_valid_keys_and_no_rejected_one(data: Any, k: int)
                 assert int(common.positions[row]) == 0
         assert common.slot_mapping.tolist() == list(written.values())
     assert_untouched(metadata, before)
+
+
+def test_heads_are_given_no_position_behind_their_own_length() -> None:
+    class Vllm:
+        """Sets positions as vLLM's method does: those of the target."""
+
+        def set_inputs_first_pass(self, tokens: Any, _next: Any, positions: Any, *others: Any) -> Any:
+            self.positions[: len(tokens)] = positions
+            return len(tokens), None, others[2]
+
+    proposer = type("Both", (Proposer, Vllm), {})(3, 8, hidden=True)
+    proposer.vllm_config = SimpleNamespace(model_config=SimpleNamespace(max_model_len=64))
+    proposer.set_inputs_first_pass(torch.zeros(6), None, torch.arange(4, 10), None, None, None, None)
+    assert proposer.positions[:7].tolist() == [4, 5, 6, 7, 0, 0, 999]
+    proposer.max_model_len = 64
+    proposer.set_inputs_first_pass(torch.zeros(6), None, torch.arange(4, 10), None, None, None, None)
+    assert proposer.positions[:7].tolist() == [4, 5, 6, 7, 8, 9, 999]
 
 
 def test_a_batch_without_drafts_brings_one_row_a_request() -> None:

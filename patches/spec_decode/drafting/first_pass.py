@@ -75,6 +75,10 @@ class FirstPass(HostFunctions):  # type: ignore[misc]
             cad,
             num_rejected_tokens_gpu,
         )
+        if self.max_model_len < self.vllm_config.model_config.max_model_len:
+            # The drafting model has no rotary angles for what lies behind; its drafts there are of no use.
+            positions = self._get_positions(result[0])
+            positions.masked_fill_(positions >= self.max_model_len, 0)
         return result
 
     def _set_inputs_with_extra_slots(

@@ -44,9 +44,10 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
             int64 [batch_size, num_speculative_tokens].
         """
         if self._host_drafts:
+            # The host builds the metadata of later passes over the runner's positions, and reads ours after.
             drafts: torch.Tensor = super()._propose(
                 target_token_ids,
-                target_positions,
+                target_positions.clone(),
                 target_hidden_states,
                 next_token_ids,
                 last_token_indices,
