@@ -103,8 +103,8 @@ def test_chunked_prefill_drafts_as_the_reference(check: Check) -> None:
 
 @pytest.mark.parametrize(("model", "draft"), [("llama", "llama"), ("pred", "pred_draft")])
 def test_preempted_requests_continue_rightly(check: Check, model: str, draft: str) -> None:
-    """Nine KV blocks, less the null block, are too few for six requests. The scheduler decides which steps are
-    lost to preemption, so the counts are not the reference's; text and drafts are."""
+    """Nine KV blocks, less the null block, are too few for six requests. The scheduler decides which steps
+    that costs, so the counts are not the reference's; text and drafts are."""
     case = Case(model, "draft_model", draft, prompts="growing", engine={"num_gpu_blocks_override": 9})
     outcome = check.all_accepted(case) if model == draft else check.same_text(case)
     assert outcome.metrics["num_preemptions"] > 0
