@@ -34,15 +34,18 @@ def installed() -> HostPair:
 
 
 def _public_version(distribution: str) -> str | None:
-    """The version without its local part: a build such as ``0.16.0+empty`` has the code of ``0.16.0``."""
+    """The version without its local part: a build such as ``0.16.0+empty`` has the code of ``0.16.0``.
+
+    None also where the metadata is damaged: an interrupted installation leaves a folder without it.
+    """
     import importlib_metadata
     from packaging.version import InvalidVersion, Version
 
     try:
-        version = importlib_metadata.version(distribution)
-    except importlib_metadata.PackageNotFoundError:
+        version: str | None = importlib_metadata.version(distribution)
+    except (importlib_metadata.PackageNotFoundError, FileNotFoundError, KeyError):
         return None
     try:
-        return Version(version).public
+        return Version(version).public if version else None
     except InvalidVersion:
         return version

@@ -32,6 +32,19 @@ def test_a_development_version_is_another_version(tmp_path: Path, monkeypatch: p
     assert hosts.installed() == HostPair("0.16.0.dev3", None)
 
 
+@pytest.mark.parametrize("metadata", [None, "", "Metadata-Version: 2.1\nName: vllm\n"])
+def test_a_host_whose_metadata_is_damaged_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metadata: str | None
+) -> None:
+    _install(tmp_path, "vllm", "0.16.0")
+    file = tmp_path / "vllm-0.16.0.dist-info" / "METADATA"
+    file.unlink()
+    if metadata is not None:
+        file.write_text(metadata)
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert hosts.installed() == HostPair(None, None)
+
+
 def test_a_version_that_is_none_is_shown_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _install(tmp_path, "vllm", "main")
     monkeypatch.setattr("sys.path", [str(tmp_path)])
