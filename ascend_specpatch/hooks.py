@@ -314,8 +314,9 @@ def _plan(registry: Registry | None) -> tuple[Plan, bool]:
         settings = Settings.from_environ()
         plan = registry.choose(settings, pair)
     except SettingsError as error:
+        said = str(error) if str(error).endswith("?") else f"{error}."
         _stop_or_warn(
-            error, f"{error}. Nothing is patched, because it is not clear what is wanted: correct the setting"
+            error, f"{said} Nothing is patched, because it is not clear what is wanted: correct the setting"
         )
         return registry.refuse(pair, str(error)), False
     if settings.enabled and plan.choices and all(c.state is State.NOT_FOR_THIS_HOST for c in plan.choices):

@@ -89,6 +89,7 @@ def test_a_malformed_setting_is_one_warning_and_nothing_is_patched(
     assert done.returncode == 0, done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert says in done.stderr
+    assert "?." not in done.stderr
     state = json.loads(done.stdout)
     assert visible(state) == UNPATCHED
     assert set(state["states"].values()) == {"refused"}
