@@ -114,6 +114,12 @@ def _refuse_what_draft_models_cannot_do(vllm_config: Any, runner: Any) -> None:
             "supports neither multimodal models nor M-RoPE positions: use a text-only target and draft "
             "model, or a method made for this target (eagle3, mtp, ngram)"
         )
+    elif _attention_cache(target) != _attention_cache(config.draft_model_config):
+        reason = (
+            "needs a draft model with the target's kind of attention, because the host lays out all KV caches "
+            "alike: without MLA for a target without, with equal MLA and rotary sizes for a target with MLA; "
+            "or use another method (mtp, ngram)"
+        )
     elif vllm_config.parallel_config.pipeline_parallel_size > 1:
         reason = (
             "drafts on one pipeline stage, whose process group would split the draft model too: set "
@@ -126,6 +132,15 @@ def _refuse_what_draft_models_cannot_do(vllm_config: Any, runner: Any) -> None:
         )
     if reason is not None:
         raise ValueError(f"speculative method {config.method!r} {reason}")
+
+
+def _attention_cache(model_config: Any) -> tuple[Any, ...]:
+    """What two models must have in common to be served by one runner: it cuts the KV cache of all layers as
+    the target's MLA needs, and has one table of MLA's rotary angles. Empty without MLA."""
+    if not model_config.use_mla:
+        return ()
+    names = ("kv_lora_rank", "qk_rope_head_dim", "index_topk", "rope_theta", "rope_scaling")
+    return tuple(getattr(model_config.hf_text_config, name, None) for name in names)
 
 
 def _vllm_constructor(vllm_base: Any) -> type:

@@ -26,6 +26,7 @@ from tests.e2e.checks import Check
             ("disable_padded_drafter_batch",),
             id="unpadded-drafter-batch",
         ),
+        pytest.param(Case("dsv3_hi", "draft_model", "llama"), ("MLA",), id="another-kind-of-attention"),
     ],
 )
 def test_draft_model_is_refused(check: Check, case: Case, words: tuple[str, ...]) -> None:

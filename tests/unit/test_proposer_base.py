@@ -24,10 +24,10 @@ class Constructed:
 
 def config_of(**parallel: int) -> Any:
     parallel = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, **parallel}
-    draft = SimpleNamespace(max_model_len=32, uses_mrope=False)
+    draft = SimpleNamespace(max_model_len=32, uses_mrope=False, use_mla=False)
     return SimpleNamespace(
         parallel_config=SimpleNamespace(**parallel),
-        model_config=SimpleNamespace(uses_mrope=False, is_multimodal_model=False),
+        model_config=SimpleNamespace(uses_mrope=False, is_multimodal_model=False, use_mla=False),
         speculative_config=SimpleNamespace(
             method="draft_model",
             disable_padded_drafter_batch=False,
@@ -56,3 +56,17 @@ def test_a_shorter_drafting_model_sets_the_length_and_says_so(caplog: pytest.Log
 def test_a_draft_model_is_refused_under_pipeline_parallelism() -> None:
     with pytest.raises(ValueError, match=r"draft_model.*pipeline_parallel_size=1"):
         construct(config_of(pipeline_parallel_size=2))
+
+
+@pytest.mark.parametrize("draft_rank", [None, 32])
+def test_a_draft_model_whose_kv_cache_is_not_cut_as_the_targets_is_refused(draft_rank: int | None) -> None:
+    config = config_of()
+    config.model_config.use_mla = True
+    config.model_config.hf_text_config = SimpleNamespace(kv_lora_rank=64, qk_rope_head_dim=16)
+    draft = config.speculative_config.draft_model_config
+    draft.use_mla = draft_rank is not None
+    draft.hf_text_config = SimpleNamespace(kv_lora_rank=draft_rank, qk_rope_head_dim=16)
+    with pytest.raises(ValueError, match=r"draft_model.*MLA"):
+        construct(config)
+    draft.use_mla, draft.hf_text_config = True, config.model_config.hf_text_config
+    assert construct(config).max_model_len == 32
