@@ -116,7 +116,7 @@ def _refuse_what_draft_models_cannot_do(vllm_config: Any, runner: Any) -> None:
         )
     elif _attention_cache(target) != _attention_cache(config.draft_model_config):
         reason = (
-            "needs a draft model with the target's kind of attention, because the host lays out all KV caches "
+            "needs a draft model with the target's kind of attention: the host lays out all KV caches "
             "alike: without MLA for a target without, with equal MLA and rotary sizes for a target with MLA; "
             "or use another method (mtp, ngram)"
         )
