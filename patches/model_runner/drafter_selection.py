@@ -6,9 +6,9 @@ What: ``NPUModelRunner`` builds the patched proposers, draft_model among them, a
 Why: the host knows no draft_model, and asks ``use_eagle()`` or for its one proposer class where it means "a
     proposer that runs a model".
 How: the module's ``get_spec_decode_method`` also knows draft_model; its name ``AscendEagleProposer``, which
-    it uses for isinstance checks only, stands for the family there; ``sample_tokens`` sees a
-    configuration whose ``use_eagle()`` includes draft_model (in no other
-    method: the scheduler, prefix caching and vLLM's own checks must keep telling the two apart).
+    it uses for isinstance checks only, stands for the family there; ``sample_tokens`` sees a configuration
+    whose ``use_eagle()`` includes draft_model (in no other method: the scheduler, prefix caching and vLLM's
+    own checks must keep telling the two apart).
 Until: vllm-ascend selects a draft-model proposer itself (0.17.0rc1; not rightly before 0.23.0).
 """
 
