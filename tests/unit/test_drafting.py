@@ -348,6 +348,14 @@ def test_a_graph_reads_a_plan_from_the_addresses_it_was_captured_with() -> None:
     assert filled.metadata(metadata)[1].slot_mapping.data_ptr() == proposer.slot_mapping_group[2].data_ptr()
 
 
+def test_a_captured_size_may_hold_more_requests_than_may_run() -> None:
+    proposer = Proposer(3, 64, hidden=True)
+    proposer.max_num_tokens, proposer.runner = 64, SimpleNamespace(max_num_reqs=2)
+    proposer.slot_mapping_group = [torch.zeros(64, dtype=torch.int32) for _ in range(3)]
+    captured = graph.GraphBuffers(proposer).passes(LaterPasses.dummy(proposer, 16), 64)
+    assert captured.rows.shape == (2, 16)
+
+
 def test_a_full_graph_is_used_for_verified_batches_only() -> None:
     Mode = enum.Enum("CUDAGraphMode", "NONE PIECEWISE FULL")
     asked = []

@@ -65,7 +65,9 @@ class GraphBuffers:
     def __init__(self, proposer: Any) -> None:
         steps = proposer.num_speculative_tokens - 1
         positions = proposer._get_positions(proposer.max_num_tokens)
-        self.rows = positions.new_zeros((steps, proposer.runner.max_num_reqs))
+        # The host captures sizes for more requests than may run; their dummy runs fill them.
+        most = max(proposer.runner.max_num_reqs, proposer.max_num_tokens // (steps + 2))
+        self.rows = positions.new_zeros((steps, most))
         self.positions = positions.new_zeros((steps, *positions.shape))
         self.slots: list[torch.Tensor] = proposer.slot_mapping_group[1:]
 
