@@ -36,6 +36,8 @@ class LazyClass:
         return self._resolve()(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
+        if "_module" not in vars(self):  # copy and pickle ask an object that is not set up yet
+            raise AttributeError(name)
         return getattr(self._resolve(), name)
 
     def __instancecheck__(self, instance: Any) -> bool:
