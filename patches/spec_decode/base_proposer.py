@@ -43,6 +43,10 @@ _LOGGER = logging.getLogger("vllm.ascend_specpatch")
 class ProposerBase(DraftLoop, FirstPass):
     """Construction and loading; stands above the host's functions in the class that :func:`apply` makes."""
 
+    attn_layer_names: list[str]
+    max_model_len: int
+    slot_mapping_group: list[Any]
+
     def __init__(
         self, vllm_config: Any, device: torch.device, pass_hidden_states_to_model: bool, runner: Any = None
     ) -> None:
@@ -87,8 +91,7 @@ class ProposerBase(DraftLoop, FirstPass):
         else:
             with self.maybe_eager_context:
                 self._vllm_base.load_model(self, model)
-            self.attn_layer_names: list[str] = sorted(self.attn_layer_names)
-            layers = self.attn_layer_names
+            self.attn_layer_names = layers = sorted(self.attn_layer_names)
             self.kernel_block_size = self._attention_backend(layers[0]).get_supported_kernel_block_sizes()[0]
             self.piece_all_attn_layer_name = [list(layers) for _ in range(self.num_speculative_tokens)]
 
