@@ -45,7 +45,7 @@ help: ## this list
 
 # ---- the environment -------------------------------------------------------------------------------------------
 
-env: $(VENV)/made-project ## the hosts, the emulated NPU, this project and its tools (first time: 10 minutes, 8 GB)
+env: $(VENV)/made-project ## the hosts, the emulated NPU, this project and its tools (first time: 10 minutes, 9 GB)
 
 # Prints one line for each package that pip takes up, of $(1) in all.
 count_packages = { n=0; while read -r word name _; do case "$$word" in \
@@ -85,10 +85,11 @@ $(VENV)/made-tools: tests/hosts/tools.txt $(VENV)/made-hosts
 	touch $@
 
 EMULATOR := tests/npu_emulator
-$(VENV)/made-emulator: $(wildcard $(EMULATOR)/csrc/*) $(EMULATOR)/setup.py $(EMULATOR)/pyproject.toml $(VENV)/made-hosts
+$(VENV)/made-emulator: $(VENV)/made-hosts \
+		$(shell find $(EMULATOR) -name build -prune -o -name tests -prune -o -name '*.py' -print -o -name '*.[ch]*' -print)
 	@echo "==> [5/5] the emulated NPU (compiles C++; about 1 minute) and this project"
 	log="$(VENV)/pip.log"
-	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PIP_INSTALL) --no-build-isolation -e $(EMULATOR) >"$$log" 2>&1 || { cat "$$log" >&2; exit 1; }
+	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PIP_INSTALL) --no-build-isolation ./$(EMULATOR) >"$$log" 2>&1 || { cat "$$log" >&2; exit 1; }
 	touch $@
 
 $(VENV)/made-project: pyproject.toml $(wildcard ascend_specpatch/startup/*) $(VENV)/made-tools $(VENV)/made-emulator

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-REQUESTS = 4
+REQUESTS = 2
 # What is measured: label, whether patched, method, draft; the target is always "pred".
 CASES = (
     ("eagle, hosts alone", False, "eagle", "pred_eagle"),
@@ -72,12 +72,19 @@ def child(folder: str, method: str, draft: str, k: int) -> None:
 
     speculation = {"method": method, "model": f"{folder}/{draft}", "num_speculative_tokens": k}
     llm = LLM(
-        f"{folder}/pred", skip_tokenizer_init=True, dtype="float32", enforce_eager=True, max_model_len=512,
-        num_gpu_blocks_override=64, speculative_config=speculation,
-    )  # fmt: skip
+        f"{folder}/pred",
+        skip_tokenizer_init=True,
+        dtype="float32",
+        enforce_eager=True,
+        max_model_len=512,
+        max_num_seqs=REQUESTS,
+        max_num_batched_tokens=64,  # the interpreter takes minutes for a large warm-up batch
+        num_gpu_blocks_override=64,
+        speculative_config=speculation,
+    )
     llm.collective_rpc(count_drafting, args=(REQUESTS * (k + 1),))
     prompts = [{"prompt_token_ids": list(range(5, 25 + 10 * number))} for number in range(REQUESTS)]
-    sampling = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, detokenize=False)
+    sampling = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, detokenize=False)
     llm.generate(prompts, sampling, use_tqdm=False)
     print(json.dumps({what: statistics.median(call[what] for call in _calls) for what in _calls[0]}))
 
