@@ -49,6 +49,8 @@ def test_ngram_is_left_as_it_is(check: Check, case: Case) -> None:
         pytest.param("mixed", {"max_num_batched_tokens": 64}, id="chunked-prefill"),
         pytest.param("growing", {"num_gpu_blocks_override": 9}, id="preemption"),
         pytest.param("mixed", {"async_scheduling": False}, id="no-async-scheduling"),
+        # Sizes are captured for twice as many requests as may run.
+        pytest.param("mixed", {"enforce_eager": False}, id="captured-graphs"),
     ],
 )
 def test_eagle_keeps_its_text_in_other_engines(check: Check, prompts: str, engine: dict[str, object]) -> None:
