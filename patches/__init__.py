@@ -61,4 +61,9 @@ PATCHES: tuple[Patch, ...] = (
         requires=("spec_decode.base_proposer",),
         summary="NPUModelRunner passes num_rejected_tokens_gpu to the drafter",
     ),
+    Patch(
+        "model_runner.accepted_logprobs",
+        target=_MODEL_RUNNER,
+        summary="logprobs of accepted tokens, without asynchronous scheduling",
+    ),
 )

@@ -52,6 +52,14 @@ def test_any_number_of_drafts_follows_the_reference_through_rejections(check: Ch
     check.as_reference(Case("pred", "draft_model", "pred_draft", k=k))
 
 
+@pytest.mark.parametrize("on", [True, False])
+def test_logprobs_may_be_asked_for(check: Check, on: bool) -> None:
+    case = Case(
+        "pred", "draft_model", "pred_draft", sampling={"logprobs": 2}, engine={"async_scheduling": on}
+    )
+    check.as_reference(case)
+
+
 def test_one_request(check: Check) -> None:
     check.as_reference(Case("llama", "draft_model", "llama", prompts="one"))
 
