@@ -56,6 +56,13 @@ def test_the_readme_names_the_supported_hosts_and_installs_them(checkout: Path) 
         assert f"pip install vllm=={pair.vllm} vllm-ascend=={pair.vllm_ascend}" in text
 
 
+def test_every_supported_pair_has_an_environment(checkout: Path) -> None:
+    for pair in hosts.SUPPORTED:
+        pins, facts = (checkout / "tests" / "hosts" / f"{pair.vllm}.{kind}" for kind in ("txt", "mk"))
+        assert f"\nvllm-ascend=={pair.vllm_ascend}\n" in pins.read_text()
+        assert f"\nHOST_VLLM := vllm=={pair.vllm}\n" in facts.read_text()
+
+
 def test_the_readme_says_that_no_npu_was_used(checkout: Path) -> None:
     assert "not run on NPU hardware" in (checkout / "README.md").read_text()
 
