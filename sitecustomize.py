@@ -28,9 +28,9 @@ def _run_hidden() -> None:
 
 
 def _main() -> None:
-    from ascend_specpatch import bootstrap
+    import ascend_specpatch
 
-    bootstrap.arm()
+    ascend_specpatch.arm()
     _leave_path(os.path.dirname(os.path.realpath(__file__)))
     _run_hidden()
 

@@ -1,42 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a process comes to be patched: a trigger for the first import of a host, and vLLM's plugin entry point.
+"""How a process comes to be patched: what the trigger does at the import of a host, and vLLM's plugin entry
+point."""
 
-The startup files of site-packages and the checkout's sitecustomize call :func:`arm` in every interpreter. A
-process that never imports a host pays for this file and the package's ``__init__`` and for nothing else:
-``os`` and ``sys`` are loaded by then, and annotations are quoted because even ``__future__`` would be one
-more import.
-"""
+from __future__ import annotations
 
+import logging
 import os
 import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
-    from typing import Any
+from ascend_specpatch import OFF_WORDS, HostTrigger
 
-HOSTS = ("vllm", "vllm_ascend")
-OFF_WORDS = ("0", "false", "no", "off")
-
-_trigger: "HostTrigger | None" = None
+logger = logging.getLogger("vllm.ascend_specpatch")
 
 
-class HostTrigger:
-    """Meta path finder that gives the hosts a loader which activates the patches first."""
-
-    def find_spec(
-        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
-    ) -> "ModuleSpec | None":
-        if name not in HOSTS:
-            return None
-        spec = _find_behind(self, name, path, target)
-        # A folder that merely has a host's name is a namespace package and has no loader: not the host, keep
-        # waiting.
-        if spec is not None and spec.loader is not None:
-            spec.loader = ActivatingLoader(spec.loader)  # type: ignore[assignment]
-        return spec
+def find_host(
+    trigger: HostTrigger, name: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
+    """The host's own spec, with a loader that activates the patches first."""
+    spec = _find_behind(trigger, name, path, target)
+    # A folder that merely has a host's name is a namespace package and has no loader: not the host, keep
+    # waiting.
+    if spec is not None and spec.loader is not None:
+        spec.loader = ActivatingLoader(spec.loader)  # type: ignore[assignment]
+    return spec
 
 
 class ActivatingLoader:
@@ -45,13 +35,13 @@ class ActivatingLoader:
 
     __slots__ = ("_loader",)
 
-    def __init__(self, loader: "Any") -> None:
+    def __init__(self, loader: Any) -> None:
         self._loader = loader
 
-    def __getattr__(self, name: str) -> "Any":
+    def __getattr__(self, name: str) -> Any:
         return getattr(object.__getattribute__(self, "_loader"), name)
 
-    def create_module(self, spec: "ModuleSpec") -> "ModuleType | None":
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         _guarded(lambda: _activate(f"import of {spec.name}"))
         # Under STRICT a failure has raised: still armed, it stops whoever swallows that and imports again.
         disarm()
@@ -64,26 +54,14 @@ class ActivatingLoader:
         return module
 
 
-def arm() -> None:
-    """Make the first import of a host activate the patches, unless ``ASCEND_SPECPATCH=0``. May be called any
-    number of times."""
-    global _trigger
-    if _trigger is None and os.environ.get("ASCEND_SPECPATCH", "").strip().lower() not in OFF_WORDS:
-        _trigger = HostTrigger()
-        sys.meta_path.insert(0, _trigger)
-
-
 def disarm() -> None:
     """Take the trigger away, if it is set."""
-    global _trigger
-    trigger, _trigger = _trigger, None
-    if trigger is not None and trigger in sys.meta_path:
-        sys.meta_path.remove(trigger)
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, HostTrigger)]
 
 
 def armed() -> bool:
     """Whether the next import of a host activates the patches."""
-    return _trigger is not None
+    return any(isinstance(finder, HostTrigger) for finder in sys.meta_path)
 
 
 def register() -> None:
@@ -111,16 +89,14 @@ def _register() -> None:
     hooks.register()
 
 
-def _guarded(step: "Callable[[], None]") -> None:
+def _guarded(step: Callable[[], None]) -> None:
     """Run a step of ours inside an import of vLLM: by default no failure of ours may break that import."""
     try:
         step()
     except Exception:
         if strict():
             raise
-        import logging
-
-        logging.getLogger("vllm.ascend_specpatch").warning(
+        logger.warning(
             "ascend-specpatch could not start: vLLM runs unpatched. `ascend-specpatch status` says more; "
             "ASCEND_SPECPATCH=0 runs without it.",
             exc_info=True,
@@ -128,8 +104,8 @@ def _guarded(step: "Callable[[], None]") -> None:
 
 
 def _find_behind(
-    trigger: "HostTrigger | None", name: str, path: "Sequence[str] | None", target: "ModuleType | None"
-) -> "ModuleSpec | None":
+    trigger: HostTrigger | None, name: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
     for finder in list(sys.meta_path):
         find_spec = getattr(finder, "find_spec", None)
         if finder is not trigger and find_spec is not None:

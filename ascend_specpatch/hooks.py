@@ -17,7 +17,7 @@ import threading
 import traceback
 from types import ModuleType
 
-from ascend_specpatch import aliases, bootstrap, hosts, report
+from ascend_specpatch import HOSTS, aliases, bootstrap, hosts, report
 from ascend_specpatch.aliases import AliasError
 from ascend_specpatch.edits import Edit, EditError
 from ascend_specpatch.registry import Patch, Plan, Registry, RegistryError, State, load
@@ -204,7 +204,7 @@ class Activation:
             return free
 
     def _packages(self) -> set[str]:
-        return {*bootstrap.HOSTS, *(patch.target.partition(".")[0] for patch in self._patches)}
+        return {*HOSTS, *(patch.target.partition(".")[0] for patch in self._patches)}
 
 
 class _LoadedHook:

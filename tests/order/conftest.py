@@ -102,6 +102,7 @@ PRELUDE = """
 import json, os, sys
 import fake_patches
 sys.modules["ascend_specpatch.patches"] = fake_patches
+import ascend_specpatch
 from ascend_specpatch import bootstrap
 bootstrap.disarm()  # a test says itself what activates
 MODULES = ["vllm.proposer", "vllm.user", "vllm_ascend.drafter", "vllm_ascend.runner", "vllm_ascend.worker"]

@@ -39,7 +39,7 @@ def test_every_order_of_imports_ends_in_the_same_patched_state(fake_hosts: FakeH
         fake_hosts,
         """
 def before(order):
-    bootstrap.arm()
+    ascend_specpatch.arm()
     for name in order:
         import_module(name)
 """,
@@ -51,7 +51,7 @@ def before(order):
 
 
 def test_late_activation_after_any_order_ends_in_the_same_state_as_early(fake_hosts: FakeHosts) -> None:
-    early = fake_hosts.result("bootstrap.arm(); print(json.dumps(state()))")
+    early = fake_hosts.result("ascend_specpatch.arm(); print(json.dumps(state()))")
     states = _states(
         fake_hosts,
         """
@@ -87,7 +87,7 @@ def test_an_importer_that_took_a_name_from_a_module_still_loading_gets_the_new_o
     )
     found = fake_hosts.result(
         """
-        bootstrap.arm()
+        ascend_specpatch.arm()
         import vllm.proposer, vllm.early
         same = vllm.early.EagleProposer is vllm.proposer.EagleProposer
         print(json.dumps([same, vllm.early.Sub().who()]))
@@ -105,7 +105,7 @@ def test_a_requirement_whose_module_is_still_loading_is_waited_for(fake_hosts: F
     fake_hosts.write({"vllm_ascend/drafter.py": "class Drafter: pass\n"})
     found = fake_hosts.result(
         """
-        bootstrap.arm()
+        ascend_specpatch.arm()
         import vllm.proposer
         from ascend_specpatch import report
         print(json.dumps(report.current().applied_order))
@@ -118,7 +118,7 @@ def test_the_target_of_a_requirement_is_imported_first(fake_hosts: FakeHosts) ->
     fake_hosts.write({"vllm_ascend/drafter.py": "class Drafter: pass\n"})
     found = fake_hosts.result(
         """
-        bootstrap.arm()
+        ascend_specpatch.arm()
         import vllm_ascend.drafter
         from ascend_specpatch import report
         print(json.dumps([report.current().applied_order, "vllm.user" in sys.modules]))
@@ -151,7 +151,7 @@ def test_patches_on_one_target_are_applied_in_the_listed_order_even_if_one_must_
     )
     found = fake_hosts.result(
         """
-        bootstrap.arm()
+        ascend_specpatch.arm()
         import vllm.proposer
         from ascend_specpatch import report
         print(json.dumps(report.current().applied_order))
@@ -169,7 +169,7 @@ def test_the_host_package_itself_can_be_a_target(fake_hosts: FakeHosts) -> None:
                 """
         }
     )
-    assert fake_hosts.result("bootstrap.arm(); import vllm; print(json.dumps(vllm.lazy))") is True
+    assert fake_hosts.result("ascend_specpatch.arm(); import vllm; print(json.dumps(vllm.lazy))") is True
 
 
 def test_threads_that_import_targets_at_once_neither_deadlock_nor_apply_twice(
@@ -181,7 +181,7 @@ def test_threads_that_import_targets_at_once_neither_deadlock_nor_apply_twice(
         """
         import threading
         from importlib import import_module
-        bootstrap.arm()
+        ascend_specpatch.arm()
         barrier = threading.Barrier(len(MODULES))
         errors = []
         def load(name):
@@ -214,7 +214,7 @@ PATCHED_FILES = [
 
 def test_off_means_that_the_hosts_are_imported_as_they_are(fake_hosts: FakeHosts) -> None:
     state = fake_hosts.result(
-        "bootstrap.arm(); bootstrap.register(); print(json.dumps(state()))", ASCEND_SPECPATCH="0"
+        "ascend_specpatch.arm(); bootstrap.register(); print(json.dumps(state()))", ASCEND_SPECPATCH="0"
     )
     assert visible(state) == UNPATCHED
     assert set(state["states"].values()) == {"off"}

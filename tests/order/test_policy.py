@@ -17,14 +17,14 @@ RAISES_HALF_WAY = {
             raise LookupError("no such method")
         """
 }
-IMPORT_AND_PRINT = "bootstrap.arm(); print(json.dumps(state()))"
+IMPORT_AND_PRINT = "ascend_specpatch.arm(); print(json.dumps(state()))"
 
 
 def test_a_patch_that_raises_is_undone_and_refused_with_its_dependents(fake_hosts: FakeHosts) -> None:
     fake_hosts.write(RAISES_HALF_WAY)
     done = fake_hosts.run(
         """
-        bootstrap.arm()
+        ascend_specpatch.arm()
         import vllm_ascend.drafter
         from ascend_specpatch import report
         reasons = {row.id: row.reason for row in report.current().rows()}
@@ -56,7 +56,7 @@ def test_strict_stops_the_import_of_the_target_and_leaves_no_module_behind(fake_
     fake_hosts.write(RAISES_HALF_WAY)
     found = fake_hosts.result(
         """
-        bootstrap.arm()
+        ascend_specpatch.arm()
         try:
             import vllm_ascend.drafter
         except ImportError:
@@ -84,7 +84,8 @@ def test_a_malformed_setting_is_one_warning_and_nothing_is_patched(
     fake_hosts: FakeHosts, variable: str, value: str, says: str
 ) -> None:
     done = fake_hosts.run(
-        "bootstrap.arm(); import vllm; bootstrap.register(); print(json.dumps(state()))", **{variable: value}
+        "ascend_specpatch.arm(); import vllm; bootstrap.register(); print(json.dumps(state()))",
+        **{variable: value},
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -95,7 +96,7 @@ def test_a_malformed_setting_is_one_warning_and_nothing_is_patched(
     assert set(state["states"].values()) == {"refused"}
 
     strict = fake_hosts.run(
-        "bootstrap.arm(); import vllm", **{variable: value, "ASCEND_SPECPATCH_STRICT": "1"}
+        "ascend_specpatch.arm(); import vllm", **{variable: value, "ASCEND_SPECPATCH_STRICT": "1"}
     )
     assert strict.returncode == 1
     assert "SettingsError" in strict.stderr
@@ -103,7 +104,7 @@ def test_a_malformed_setting_is_one_warning_and_nothing_is_patched(
 
 
 def test_a_strict_that_cannot_be_read_stops(fake_hosts: FakeHosts) -> None:
-    done = fake_hosts.run("bootstrap.arm(); import vllm", ASCEND_SPECPATCH_STRICT="yess")
+    done = fake_hosts.run("ascend_specpatch.arm(); import vllm", ASCEND_SPECPATCH_STRICT="yess")
     assert done.returncode == 1
     assert "ASCEND_SPECPATCH_STRICT=yess" in done.stderr
 
@@ -113,7 +114,7 @@ def test_under_strict_a_swallowed_error_does_not_let_the_next_import_pass_unpatc
 ) -> None:
     done = fake_hosts.run(
         """
-        bootstrap.arm()
+        ascend_specpatch.arm()
         try:
             import vllm
         except Exception:
@@ -146,7 +147,7 @@ def test_under_strict_a_swallowed_refusal_stops_the_plugin_and_is_the_one_that_i
     )
     done = fake_hosts.run(
         """
-        bootstrap.arm()
+        ascend_specpatch.arm()
         try:
             import vllm_ascend.drafter
         except Exception:
@@ -171,7 +172,7 @@ def test_under_strict_a_swallowed_refusal_stops_the_plugin_and_is_the_one_that_i
 @pytest.mark.parametrize("strict", ["0", "1", "yess"])
 def test_off_silences_a_mistake_in_any_other_setting(fake_hosts: FakeHosts, strict: str) -> None:
     done = fake_hosts.run(
-        "bootstrap.arm(); import vllm; bootstrap.register(); print(json.dumps(state()))",
+        "ascend_specpatch.arm(); import vllm; bootstrap.register(); print(json.dumps(state()))",
         ASCEND_SPECPATCH="0",
         ASCEND_SPECPATCH_DISABLE="no.such",
         ASCEND_SPECPATCH_STRICT=strict,
@@ -180,7 +181,7 @@ def test_off_silences_a_mistake_in_any_other_setting(fake_hosts: FakeHosts, stri
     assert visible(json.loads(done.stdout)) == UNPATCHED
 
 
-@pytest.mark.parametrize("route", ["bootstrap.arm()", "import vllm_ascend.worker"])
+@pytest.mark.parametrize("route", ["ascend_specpatch.arm()", "import vllm_ascend.worker"])
 def test_an_unsupported_pair_is_one_warning_that_names_the_supported_ones(
     fake_hosts: FakeHosts, route: str
 ) -> None:
@@ -210,7 +211,7 @@ def test_a_target_that_does_not_import_fails_as_without_us_and_is_patched_at_the
     )
     found = fake_hosts.result(
         """
-        bootstrap.arm()
+        ascend_specpatch.arm()
         try:
             import vllm.proposer
         except OSError as error:
@@ -240,7 +241,7 @@ def test_a_requirement_whose_module_does_not_import_refuses_the_dependent(fake_h
     )
     found = fake_hosts.result(
         """
-        bootstrap.arm()
+        ascend_specpatch.arm()
         import vllm_ascend.drafter
         from ascend_specpatch import report
         reason = report.current().row("spec_decode.drafter").reason
@@ -275,7 +276,7 @@ def test_a_subclass_that_cannot_be_moved_refuses_the_patch_and_is_named(fake_hos
 def test_an_engine_that_cannot_start_leaves_vllm_importable_and_stops_it_under_strict(
     fake_hosts: FakeHosts,
 ) -> None:
-    script = "sys.modules['wrapt'] = None\nbootstrap.arm()\nimport vllm"
+    script = "sys.modules['wrapt'] = None\nascend_specpatch.arm()\nimport vllm"
     done = fake_hosts.run(script)
     assert done.returncode == 0
     assert "vLLM runs unpatched" in done.stderr

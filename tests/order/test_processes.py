@@ -31,7 +31,7 @@ def run(method):
 """
 
 
-@pytest.mark.parametrize("activation", ["arm", "register"])
+@pytest.mark.parametrize("activation", ["ascend_specpatch.arm", "bootstrap.register"])
 @pytest.mark.parametrize("hosts_loaded", [False, True])
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_children_are_patched_and_log_one_line(
@@ -40,7 +40,7 @@ def test_children_are_patched_and_log_one_line(
     done = fake_hosts.run(
         CHILD
         + f"""
-bootstrap.{activation}()
+{activation}()
 if __name__ == "__main__":
     if {hosts_loaded}:
         import vllm_ascend.worker
@@ -84,7 +84,7 @@ def test_asking_whether_vllm_is_installed_activates_nothing(fake_hosts: FakeHost
     found = fake_hosts.result(
         """
         import importlib.util
-        bootstrap.arm()
+        ascend_specpatch.arm()
         spec = importlib.util.find_spec("vllm")
         source = spec.loader.get_source("vllm")
         loaded = [name in sys.modules for name in ("ascend_specpatch.hooks", "wrapt")]
@@ -97,7 +97,7 @@ def test_asking_whether_vllm_is_installed_activates_nothing(fake_hosts: FakeHost
 def test_a_host_loads_with_its_own_loader_and_no_trigger_stays_behind(fake_hosts: FakeHosts) -> None:
     found = fake_hosts.result(
         """
-        bootstrap.arm()
+        ascend_specpatch.arm()
         before = len(sys.meta_path)
         import vllm
         names = [type(finder).__name__ for finder in sys.meta_path]
@@ -113,7 +113,7 @@ def test_a_folder_that_only_has_the_name_of_a_host_activates_nothing(fake_hosts:
     found = fake_hosts.result(
         """
         sys.path = [entry for entry in sys.path if "site-packages" not in entry]  # where vLLM may be as well
-        bootstrap.arm()
+        ascend_specpatch.arm()
         import vllm
         print(json.dumps([vllm.__spec__.origin, bootstrap.armed()]))
         """
@@ -125,5 +125,7 @@ def test_hosts_in_a_zip_are_patched(fake_hosts: FakeHosts) -> None:
     archive = shutil.make_archive(str(fake_hosts.folder / "hosts"), "zip", fake_hosts.folder)
     for name in ("vllm", "vllm_ascend"):
         shutil.rmtree(fake_hosts.folder / name)
-    state = fake_hosts.result(f"sys.path.insert(0, {archive!r}); bootstrap.arm(); print(json.dumps(state()))")
+    state = fake_hosts.result(
+        f"sys.path.insert(0, {archive!r}); ascend_specpatch.arm(); print(json.dumps(state()))"
+    )
     assert visible(state) == PATCHED

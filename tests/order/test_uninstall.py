@@ -51,7 +51,7 @@ print(json.dumps([same, states]))
 def test_what_loads_after_an_uninstall_is_not_patched(fake_hosts: FakeHosts) -> None:
     found = fake_hosts.result(
         """
-        bootstrap.arm()
+        ascend_specpatch.arm()
         import vllm
         from ascend_specpatch import hooks
         hooks.uninstall()

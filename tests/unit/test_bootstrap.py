@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import ascend_specpatch
 from ascend_specpatch import bootstrap
 
 
@@ -22,13 +23,12 @@ def disarmed() -> Iterator[None]:
 
 
 def test_idle_source_is_below_8_kib(checkout: Path) -> None:
-    package = checkout / "ascend_specpatch"
-    assert sum((package / name).stat().st_size for name in ("__init__.py", "bootstrap.py")) < 8 * 1024
+    assert (checkout / "ascend_specpatch" / "__init__.py").stat().st_size < 8 * 1024
 
 
-def test_arming_imports_nothing_but_the_package_and_bootstrap(checkout: Path) -> None:
+def test_arming_imports_nothing_but_the_package(checkout: Path) -> None:
     script = (
-        "import sys; before = set(sys.modules); import ascend_specpatch.bootstrap as b; b.arm(); "
+        "import sys; before = set(sys.modules); import ascend_specpatch as a; a.arm(); "
         "print(*sorted(set(sys.modules) - before))"
     )
     done = subprocess.run(
@@ -47,13 +47,13 @@ def test_arming_imports_nothing_but_the_package_and_bootstrap(checkout: Path) ->
             if not name.startswith(("ASCEND_SPECPATCH", "PYTHON"))
         },
     )
-    assert done.stdout.split() == ["ascend_specpatch", "ascend_specpatch.bootstrap"]
+    assert done.stdout.split() == ["ascend_specpatch"]
 
 
 def test_arming_twice_sets_one_trigger_and_disarming_removes_it() -> None:
     before = list(sys.meta_path)
-    bootstrap.arm()
-    bootstrap.arm()
+    ascend_specpatch.arm()
+    ascend_specpatch.arm()
     assert bootstrap.armed()
     assert sys.meta_path[1:] == before
     bootstrap.disarm()
@@ -65,14 +65,14 @@ def test_arming_twice_sets_one_trigger_and_disarming_removes_it() -> None:
 @pytest.mark.parametrize("word", ["0", "false", "No", " off "])
 def test_off_arms_nothing(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
     monkeypatch.setenv("ASCEND_SPECPATCH", word)
-    bootstrap.arm()
+    ascend_specpatch.arm()
     assert not bootstrap.armed()
 
 
 def test_the_trigger_leaves_other_modules_alone() -> None:
-    assert bootstrap.HostTrigger().find_spec("json") is None
-    assert bootstrap.HostTrigger().find_spec("vllm.config") is None
-    assert bootstrap.HostTrigger().find_spec("kernels") is None
+    assert ascend_specpatch.HostTrigger().find_spec("json") is None
+    assert ascend_specpatch.HostTrigger().find_spec("vllm.config") is None
+    assert ascend_specpatch.HostTrigger().find_spec("kernels") is None
 
 
 @pytest.mark.parametrize(
