@@ -12,16 +12,20 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from ascend_specpatch import OFF_WORDS, HostTrigger
+import ascend_specpatch
+
+OFF_WORDS = ("0", "false", "no", "off")
 
 logger = logging.getLogger("vllm.ascend_specpatch")
 
 
-def find_host(
-    trigger: HostTrigger, name: str, path: Sequence[str] | None, target: ModuleType | None
-) -> ModuleSpec | None:
-    """The host's own spec, with a loader that activates the patches first."""
-    spec = _find_behind(trigger, name, path, target)
+def find_host(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+    """The host's own spec, with a loader that activates the patches first; with ``ASCEND_SPECPATCH=0`` None,
+    which leaves the host to the other finders."""
+    if os.environ.get("ASCEND_SPECPATCH", "").strip().lower() in OFF_WORDS:
+        disarm()
+        return None
+    spec = _find_behind(name, path, target)
     # A folder that merely has a host's name is a namespace package and has no loader: not the host, keep
     # waiting.
     if spec is not None and spec.loader is not None:
@@ -47,7 +51,7 @@ class ActivatingLoader:
         disarm()
         # The search for this host was over before the post-import hooks came; asked again, it finds one on
         # the host itself.
-        again = _find_behind(None, spec.name, None, None)
+        again = _find_behind(spec.name, None, None)
         spec.loader = getattr(again, "loader", None) or self._loader
         create = getattr(spec.loader, "create_module", None)
         module: ModuleType | None = create(spec) if create else None
@@ -56,12 +60,13 @@ class ActivatingLoader:
 
 def disarm() -> None:
     """Take the trigger away, if it is set."""
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, HostTrigger)]
+    if ascend_specpatch in sys.meta_path:
+        sys.meta_path.remove(ascend_specpatch)
 
 
 def armed() -> bool:
     """Whether the next import of a host activates the patches."""
-    return any(isinstance(finder, HostTrigger) for finder in sys.meta_path)
+    return ascend_specpatch in sys.meta_path
 
 
 def register() -> None:
@@ -103,12 +108,11 @@ def _guarded(step: Callable[[], None]) -> None:
         )
 
 
-def _find_behind(
-    trigger: HostTrigger | None, name: str, path: Sequence[str] | None, target: ModuleType | None
-) -> ModuleSpec | None:
+def _find_behind(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+    """What the import system would find without the trigger."""
     for finder in list(sys.meta_path):
         find_spec = getattr(finder, "find_spec", None)
-        if finder is not trigger and find_spec is not None:
+        if finder is not ascend_specpatch and find_spec is not None:
             spec: ModuleSpec | None = find_spec(name, path, target)
             if spec is not None:
                 return spec

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
 
-from ascend_specpatch import OFF_WORDS
+from ascend_specpatch.bootstrap import OFF_WORDS
 
 PREFIX = "ASCEND_SPECPATCH"
 ON_WORDS = ("1", "true", "yes", "on")
