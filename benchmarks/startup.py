@@ -65,7 +65,7 @@ def main() -> None:
         count_instructions(environments)
         print(table(environments, rounds))
         modules, size = run(environments[-1].python, "-c", LOADED).split()
-        print(f"\n{OURS} at idle: {modules} modules, {int(size):,} bytes of source")
+        print(f"\nmodules of {OURS} that are loaded at idle: {modules}, {int(size):,} bytes of source")
 
 
 def make(name: str, folder: Path) -> Environment:
