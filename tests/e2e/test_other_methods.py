@@ -19,16 +19,10 @@ FROM_HIDDEN_STATES = [
 
 
 @pytest.mark.parametrize("case", FROM_HIDDEN_STATES)
-def test_text_is_plain_decodings_and_counts_the_hosts_or_the_references(check: Check, case: Case) -> None:
-    """The hosts alone draft some tokens wrongly: what is not the reference's must at least be theirs."""
-    outcome = check.same_text(case)
-    allowed = [counts(check.oracle.speculation(case)), counts(check.runs(host_alone(case)))]
-    assert counts(outcome) in allowed
-
-
-@pytest.mark.parametrize("case", FROM_HIDDEN_STATES)
-def test_no_more_drafts_differ_from_the_reference_than_on_the_hosts_alone(check: Check, case: Case) -> None:
-    assert len(check.wrong_drafts(case)) <= len(check.wrong_drafts(host_alone(case)))
+def test_every_draft_is_the_references(check: Check, case: Case) -> None:
+    """The hosts alone draft some tokens wrongly: lengths count rejected tokens, MLA's steps share a cos/sin
+    buffer, positions are overwritten while in use."""
+    check.as_reference(case)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,9 @@ def test_draft_model_gets_our_proposer(check: Check) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [EAGLE, Case("mimo_hi", "mtp"), Case("pred8", "eagle3", "pred8_eagle3")], ids=str
+    "case",
+    [EAGLE, Case("mimo_hi", "mtp"), Case("pred8", "eagle3", "pred8_eagle3")],
+    ids=["eagle", "mtp", "eagle3"],
 )
 def test_the_eagle_family_gets_our_proposer(check: Check, case: Case) -> None:
     facts = check.runs(case).facts
