@@ -133,6 +133,12 @@ def test_async_scheduling_on_and_off(check: Check, model: str, draft: str, on: b
     assert outcome.facts["async_scheduling"] is on
 
 
+@pytest.mark.parametrize("mode", ["PIECEWISE", "FULL_DECODE_ONLY"])
+def test_the_target_may_use_captured_graphs(check: Check, mode: str) -> None:
+    engine = {"enforce_eager": False, "compilation_config": {"cudagraph_mode": mode}}
+    check.as_reference(Case("pred", "draft_model", "pred_draft", engine=engine))
+
+
 @pytest.mark.parametrize("processes", ["fork", "spawn"])
 def test_the_engine_in_a_process_of_its_own(check: Check, processes: str) -> None:
     check.as_reference(Case("llama", "draft_model", "llama", processes=processes, timeout=240))  # type: ignore[arg-type]
