@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of patches: its order is changed on purpose or not at all."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from ascend_specpatch.patches import PATCHES
+from ascend_specpatch.registry import Patch, Registry
+
+# Stage by stage, and within a stage what others stand on first. Changed together with patches/__init__.py.
+ORDER = (
+    "worker.lazy_model_runner",
+    "spec_decode.abstract_proposers",
+    "spec_decode.base_proposer",
+    "spec_decode.eagle_proposer",
+    "spec_decode.draft_model_proposer",
+    "spec_decode.rejected_token_count",
+    "model_runner.drafter_selection",
+    "model_runner.propose_draft_token_ids",
+    "model_runner.accepted_logprobs",
+)
+
+
+def test_patches_are_applied_in_this_order() -> None:
+    assert tuple(patch.id for patch in Registry(PATCHES)) == ORDER
+
+
+def test_the_page_lists_them_in_the_order_of_application() -> None:
+    assert tuple(patch.id for patch in PATCHES) == ORDER
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.id)
+def test_every_patch_says_what_why_how_and_until_when(patch: Patch, checkout: Path) -> None:
+    path = checkout.joinpath("patches", *patch.id.split(".")).with_suffix(".py")
+    body = ast.parse(path.read_text())
+    text = ast.get_docstring(body) or ""
+    assert text.splitlines()[0] == patch.id
+    assert re.findall(r"^(What|Why|How|Until): ", text, re.MULTILINE) == ["What", "Why", "How", "Until"]
+    assert "apply" in [node.name for node in body.body if isinstance(node, ast.FunctionDef)]
