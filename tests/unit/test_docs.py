@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ascend_specpatch import hosts, settings
+from ascend_specpatch import hosts, registry, report, settings
 
 DOCUMENTS = ("README.md", "CHANGELOG.md", "docs/activation.md", "docs/development.md", "docs/performance.md")
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -65,6 +65,11 @@ def test_every_supported_pair_has_an_environment(checkout: Path) -> None:
 
 def test_the_readme_says_that_no_npu_was_used(checkout: Path) -> None:
     assert "not run on NPU hardware" in (checkout / "README.md").read_text()
+
+
+def test_the_log_line_it_shows_is_that_of_a_process_that_has_loaded_no_target_yet(checkout: Path) -> None:
+    plan = registry.load().choose(settings.Settings(), hosts.SUPPORTED[0])
+    assert f"    {report.Report(plan).line()}\n" in (checkout / "docs" / "activation.md").read_text()
 
 
 def test_the_changelog_has_the_version_of_the_package(checkout: Path) -> None:
