@@ -6,9 +6,8 @@ Pure: nothing here imports a host or a patch's body, so all of it is tested with
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 
@@ -20,7 +19,15 @@ STAGES = ("worker", "spec_decode", "model_runner")
 
 
 class RegistryError(ValueError):
-    """A list of patches that contradicts itself; the message names the patch and the contradiction."""
+    """A list of patches that contradicts itself; the message names the patch and the contradiction.
+
+    Attributes:
+        culprits: ids of the patches that cannot all stay, the one that was listed last first.
+    """
+
+    def __init__(self, text: str, *culprits: str) -> None:
+        super().__init__(text)
+        self.culprits = culprits
 
 
 class State(str, Enum):
@@ -42,21 +49,43 @@ class Patch:
 
     Attributes:
         id: ``stage.name``.
-        target: the host module it changes.
+        target: the module it changes.
         summary: what it does, in a few words, for lists.
-        requires: ids of the patches it needs applied first.
+        requires: ids of the patches it needs applied first: where one is off or refused, so is this.
+        after: ids of the patches that come first where they are on; nothing more depends on them.
+        before: ids of the patches that come later.
         default: whether it is on unless ``ASCEND_SPECPATCH_ENABLE`` says so.
         hosts: the pairs it is for; None for all supported ones.
         implementation: the module with its ``apply(edit)``; None for ``ascend_specpatch.patches.<id>``.
+        provider: the distribution that brings it; empty for ours. Set by the engine.
+
+    Raises:
+        RegistryError: a value is malformed.
     """
 
     id: str
     target: str
     summary: str
     requires: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
     default: bool = True
     hosts: tuple[HostPair, ...] | None = None
     implementation: str | None = None
+    provider: str = ""
+
+    def __post_init__(self) -> None:
+        stage, _, name = self.id.partition(".") if isinstance(self.id, str) else ("", "", "")
+        if stage not in STAGES or not name:
+            raise RegistryError(
+                f"{self.id}: an id is stage.name, with the stage one of {', '.join(STAGES)}", self.id
+            )
+        if not isinstance(self.target, str) or not all(map(str.isidentifier, self.target.split("."))):
+            raise RegistryError(f"{self.id}: target is the name of a module, not {self.target!r}", self.id)
+        for field in ("requires", "after", "before"):
+            value = getattr(self, field)
+            if not isinstance(value, tuple) or not all(isinstance(other, str) for other in value):
+                raise RegistryError(f"{self.id}: {field} is a tuple of ids, not {value!r}", self.id)
 
     @property
     def stage(self) -> str:
@@ -79,10 +108,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Plan:
-    """A choice for every patch, in the order of application."""
+    """A choice for every patch, in the order of application.
+
+    Attributes:
+        problems: what is wrong with patches of other distributions, which are therefore not in the plan.
+    """
 
     pair: HostPair
     choices: tuple[Choice, ...] = ()
+    problems: tuple[str, ...] = ()
 
     @property
     def chosen(self) -> tuple[Patch, ...]:
@@ -90,27 +124,26 @@ class Plan:
 
 
 class Registry:
-    """Patches in order of application: by stage, and within a stage as listed.
+    """Patches in order of application: by stage, within a stage as listed, and where ``requires``, ``after``
+    or ``before`` say otherwise, as they say.
+
+    The patches here have what others say of them by ``before`` in their ``after``. ``problems`` are sentences
+    about patches that were left out.
 
     Raises:
-        RegistryError: an id is malformed or given twice, or a requirement is unknown, circular, or comes
-            later.
+        RegistryError: an id is given twice, or a relation names an unknown patch, one of a later stage, or
+            goes in a circle.
     """
 
-    def __init__(self, patches: Iterable[Patch]) -> None:
-        patches = tuple(patches)
+    def __init__(self, patches: Iterable[Patch], problems: Iterable[str] = ()) -> None:
+        self.problems = tuple(problems)
+        by_id: dict[str, Patch] = {}
         for patch in patches:
-            stage, _, name = patch.id.partition(".")
-            if stage not in STAGES or not name:
-                raise RegistryError(
-                    f"{patch.id}: an id is stage.name, with the stage one of {', '.join(STAGES)}"
-                )
-        twice = [patch_id for patch_id, count in Counter(patch.id for patch in patches).items() if count > 1]
-        if twice:
-            raise RegistryError(f"{twice[0]} is listed twice")
-        self.patches = tuple(sorted(patches, key=lambda patch: STAGES.index(patch.stage)))
+            if patch.id in by_id:
+                raise RegistryError(f"{patch.id} is listed twice", patch.id)
+            by_id[patch.id] = patch
+        self.patches = _ordered(_with_before_as_after(by_id))
         self._by_id = {patch.id: patch for patch in self.patches}
-        self._check_requirements()
 
     def __iter__(self) -> Iterator[Patch]:
         return iter(self.patches)
@@ -144,11 +177,12 @@ class Registry:
                 why = choices[missing[0]]
                 state, reason = State.OFF, f"needs {missing[0]}, which is {why.state} ({why.reason})"
             choices[patch.id] = Choice(patch, state, reason)
-        return Plan(pair, tuple(choices.values()))
+        return Plan(pair, tuple(choices.values()), self.problems)
 
     def refuse(self, pair: HostPair, reason: str) -> Plan:
         """A plan that refuses every patch for one ``reason``."""
-        return Plan(pair, tuple(Choice(patch, State.REFUSED, reason) for patch in self.patches))
+        refused = (Choice(patch, State.REFUSED, reason) for patch in self.patches)
+        return Plan(pair, tuple(refused), self.problems)
 
     def _matching(self, names: tuple[str, ...], variable: str) -> frozenset[str]:
         """The ids that ``names`` (ids, stages or globs) stand for."""
@@ -164,33 +198,69 @@ class Registry:
             matching |= found
         return frozenset(matching)
 
-    def _check_requirements(self) -> None:
-        for patch in self.patches:
-            for required in patch.requires:
-                if required not in self._by_id:
-                    raise RegistryError(
-                        f"{patch.id} requires {required}, which is not listed; "
-                        f"{nearest(required, list(self._by_id))}"
-                    )
-        for patch in self.patches:
-            self._check_acyclic(patch, ())
-        earlier: set[str] = set()
-        for patch in self.patches:
-            for required in patch.requires:
-                if required not in earlier:
-                    raise RegistryError(f"{patch.id} requires {required}, which comes later: list it before")
-            earlier.add(patch.id)
 
-    def _check_acyclic(self, patch: Patch, path: tuple[str, ...]) -> None:
-        if patch.id in path:
-            circle = " -> ".join((*path[path.index(patch.id) :], patch.id))
-            raise RegistryError(f"patches require each other: {circle}")
-        for required in patch.requires:
-            self._check_acyclic(self._by_id[required], (*path, patch.id))
+def _with_before_as_after(by_id: dict[str, Patch]) -> dict[str, Patch]:
+    """The patches with all relations between them as ``requires`` or ``after``, each checked."""
+    after = {patch_id: list(patch.after) for patch_id, patch in by_id.items()}
+    for patch in by_id.values():
+        relations = (("requires", patch.requires), ("after", patch.after), ("before", patch.before))
+        for relation, others in relations:
+            for other in others:
+                if other not in by_id:
+                    raise RegistryError(
+                        f"{patch.id}: {relation} names {other}, which is not listed; "
+                        f"{nearest(other, list(by_id))}",
+                        patch.id,
+                    )
+                first, then = (patch, by_id[other]) if relation == "before" else (by_id[other], patch)
+                if STAGES.index(first.stage) > STAGES.index(then.stage):
+                    raise RegistryError(
+                        f"{patch.id}: {relation} names {other}, but all of {then.stage} comes before "
+                        f"{first.stage}",
+                        patch.id,
+                    )
+        for other in patch.before:
+            after[other].append(patch.id)
+    return {
+        patch_id: replace(patch, after=tuple(dict.fromkeys(after[patch_id])))
+        for patch_id, patch in by_id.items()
+    }
+
+
+def _ordered(by_id: dict[str, Patch]) -> tuple[Patch, ...]:
+    """By stage and as listed, each patch right behind those it waits for."""
+    place = {
+        patch_id: (STAGES.index(patch.stage), number)
+        for number, (patch_id, patch) in enumerate(by_id.items())
+    }
+    order: dict[str, Patch] = {}
+
+    def append(patch_id: str, path: tuple[str, ...]) -> None:
+        if patch_id in path:
+            circle = path[path.index(patch_id) :]
+            raise RegistryError(
+                f"patches wait for each other: {' -> '.join((*circle, patch_id))}",
+                *sorted(circle, key=place.__getitem__, reverse=True),
+            )
+        if patch_id not in order:
+            patch = by_id[patch_id]
+            for other in sorted({*patch.requires, *patch.after}, key=place.__getitem__):
+                append(other, (*path, patch_id))
+            order[patch_id] = patch
+
+    for patch_id in sorted(by_id, key=place.__getitem__):
+        append(patch_id, ())
+    return tuple(order.values())
 
 
 def load() -> Registry:
-    """The registry of this distribution: the one place where the engine names the ordered list."""
-    from ascend_specpatch.patches import PATCHES
+    """The registry of this process: the ordered list, and what other distributions add to it.
 
-    return Registry(PATCHES)
+    Raises:
+        RegistryError: the ordered list itself is wrong. A wrong patch of another distribution is left out,
+            with all others of that distribution, and is among the ``problems``.
+    """
+    from ascend_specpatch import providers
+    from ascend_specpatch.patches import PATCHES  # the one place where the engine names the ordered list
+
+    return providers.extend(PATCHES)

@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ascend_specpatch import hosts, registry
 from ascend_specpatch.hosts import HostPair
@@ -61,15 +66,35 @@ def test_the_body_of_a_patch_follows_from_its_id() -> None:
     ("patches", "says"),
     [
         ([patch("worker.a"), patch("worker.a")], "worker.a is listed twice"),
-        ([patch("kernel.a")], "kernel.a: an id is stage.name"),
-        ([patch("worker")], "worker: an id is stage.name"),
         ([patch("worker.a", "worker.lasy"), patch("worker.lazy")], "did you mean worker.lazy?"),
-        ([patch("worker.a", "worker.b"), patch("worker.b")], "worker.a requires worker.b, which comes later"),
-        ([patch("worker.a", "spec_decode.b"), patch("spec_decode.b")], "which comes later"),
-        ([patch("worker.a", "worker.a")], "require each other: worker.a -> worker.a"),
+        (
+            [patch("worker.a", after=("worker.lasy",)), patch("worker.lazy")],
+            "worker.a: after names worker.lasy",
+        ),
+        (
+            [patch("worker.a", before=("spec_decode.b",))],
+            "worker.a: before names spec_decode.b, which is not",
+        ),
+        (
+            [patch("worker.a", "spec_decode.b"), patch("spec_decode.b")],
+            "worker.a: requires names spec_decode.b, but all of worker comes before spec_decode",
+        ),
+        (
+            [patch("worker.a"), patch("spec_decode.b", before=("worker.a",))],
+            "spec_decode.b: before names worker.a, but all of worker comes before spec_decode",
+        ),
+        ([patch("worker.a", "worker.a")], "wait for each other: worker.a -> worker.a"),
         (
             [patch("worker.a", "worker.c"), patch("worker.b", "worker.a"), patch("worker.c", "worker.b")],
-            "require each other: worker.a -> worker.c -> worker.b -> worker.a",
+            "wait for each other: worker.a -> worker.c -> worker.b -> worker.a",
+        ),
+        (
+            [patch("worker.a"), patch("worker.b", "worker.a", before=("worker.a",))],
+            "wait for each other: worker.a -> worker.b -> worker.a",
+        ),
+        (  # what only hangs on a circle is not named in it
+            [patch("worker.x", "worker.b"), patch("worker.a", "worker.b"), patch("worker.b", "worker.a")],
+            "wait for each other: worker.b -> worker.a -> worker.b",
         ),
     ],
 )
@@ -77,6 +102,72 @@ def test_a_list_that_contradicts_itself_is_an_error(patches: list[Patch], says: 
     with pytest.raises(RegistryError) as caught:
         Registry(patches)
     assert says in str(caught.value)
+    assert set(caught.value.culprits) & {p.id for p in patches}
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"id": "kernel.a"}, "kernel.a: an id is stage.name"),
+        ({"id": "worker"}, "worker: an id is stage.name"),
+        ({"id": None}, "None: an id is stage.name"),
+        ({"target": ""}, "worker.a: target is the name of a module, not ''"),
+        ({"target": "vllm/x.py"}, "worker.a: target is the name of a module"),
+        ({"requires": "worker.b"}, "worker.a: requires is a tuple of ids, not 'worker.b'"),
+        ({"after": ["worker.b"]}, "worker.a: after is a tuple of ids"),
+        ({"before": (1,)}, "worker.a: before is a tuple of ids"),
+    ],
+)
+def test_a_malformed_patch_is_an_error_where_it_is_written(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(RegistryError) as caught:
+        Patch(**{"id": "worker.a", "target": "vllm.x", "summary": "", **values})
+    assert says in str(caught.value)
+
+
+def test_relations_move_a_patch_no_further_than_they_ask() -> None:
+    listed = Registry(
+        [
+            patch("worker.a", "worker.d"),
+            patch("worker.b"),
+            patch("worker.c", after=("worker.e",)),
+            patch("worker.d"),
+            patch("worker.e"),
+            patch("worker.f", before=("worker.b",)),
+        ]
+    )
+    assert [p.id for p in listed] == [f"worker.{name}" for name in "dafbec"]
+    assert {p.id: p.after for p in listed}["worker.b"] == ("worker.f",)
+
+
+@given(st.data())
+def test_an_order_keeps_every_relation_and_does_not_depend_on_chance(data: st.DataObject) -> None:
+    names = [f"{stage}.{letter}" for stage in registry.STAGES for letter in "abcd"]
+    drawn = st.sampled_from(names)
+    edges = data.draw(
+        st.lists(st.tuples(drawn, st.sampled_from(("requires", "after", "before")), drawn), max_size=8)
+    )
+    patches = []
+    for name in data.draw(st.permutations(names)):
+        own = {kind: tuple(b for a, k, b in edges if a == name and k == kind) for _, kind, _ in edges}
+        patches.append(Patch(name, "vllm.x", "", **own))
+    earlier = {(b, a) if kind != "before" else (a, b) for a, kind, b in edges}
+    try:
+        order = [p.id for p in Registry(patches)]
+    except RegistryError:
+        # Only what cannot be had is refused: a step back to an earlier stage, or a circle.
+        stage = {name: registry.STAGES.index(name.partition(".")[0]) for name in names}
+        if not any(stage[a] > stage[b] for a, b in earlier):
+            with pytest.raises(CycleError):
+                TopologicalSorter({name: [a for a, b in earlier if b == name] for name in names}).prepare()
+        return
+    assert sorted(order) == sorted(names)
+    assert order == sorted(order, key=lambda name: registry.STAGES.index(name.partition(".")[0]))
+    assert all(order.index(a) < order.index(b) for a, b in earlier)
+    assert [p.id for p in Registry(patches)] == order
+    if not earlier:
+        assert order == sorted(
+            (p.id for p in patches), key=lambda n: registry.STAGES.index(n.partition(".")[0])
+        )
 
 
 def test_by_default_all_are_on_but_those_off_by_default_or_for_other_hosts() -> None:
