@@ -1,0 +1,412 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The small JSON file in which each process says what became of its patches, and the reader of them all.
+
+The files lie in a folder of mode 0700, ``ascend-specpatch-UID`` in ``$TMPDIR`` or else in ``/tmp``. The
+reader looks in both; a server with another TMPDIR than the shell's is read by giving the command that one.
+``$XDG_RUNTIME_DIR`` is not used: a service has none, and a user's is gone at log-out.
+
+A file is named after its process's pid and start time, which tells a reused pid apart. It is removed when the
+process exits, also where multiprocessing ends its children without Python's own exit. What was killed leaves
+its file behind: it is ignored, and removed by the next process that starts to write. A child that was forked
+by multiprocessing writes a file of its own at once; any other forked child at its next :func:`write`, because
+most of them go on to run another program.
+
+Nothing here raises for what it finds on disk, no link is followed, and JSON is all that is read.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import json
+import logging
+import os
+import re
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+MAX_BYTES = 64 * 1024
+_MAX_TEXT = 500  # of one string in a report that would be too large otherwise
+
+_NAME = re.compile(r"([1-9][0-9]*)-([0-9]+)\.json")
+_UNFINISHED = re.compile(r"\.[1-9][0-9]*-[0-9]+\.[0-9]+\.tmp")
+_UNFINISHED_S = 60  # a file is written within a millisecond; what is unfinished for so long is abandoned
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+# Not to wait for the writer of a FIFO that somebody has put there.
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+logger = logging.getLogger("vllm.ascend_specpatch")
+
+
+@dataclass(frozen=True)
+class ProcessReport:
+    """One process and its report.
+
+    Attributes:
+        pid: its process id.
+        start: when it started, in clock ticks since the machine did.
+        pid_namespace: e.g. ``pid:[4026531836]``; the pid means that process in this namespace only.
+        name: multiprocessing's name of it, e.g. ``EngineCore`` or ``VllmWorker-0``.
+        program: the last part of its ``sys.argv[0]``.
+        parent: its parent's process id when it wrote.
+        python: its Python version.
+        report: :meth:`ascend_specpatch.report.Report.as_dict` of that moment.
+        written_at: that moment, in seconds since 1970.
+    """
+
+    pid: int
+    start: int
+    pid_namespace: str
+    name: str
+    program: str
+    parent: int
+    python: str
+    report: dict[str, Any]
+    written_at: float
+
+    def title(self) -> str:
+        """What the process calls itself now, e.g. ``VLLM::Worker_TP0``, else its name."""
+        with contextlib.suppress(OSError), open(f"/proc/{self.pid}/cmdline", "rb") as file:
+            first = file.read(256).split(b"\0")[0].decode(errors="replace").split(" ")[0]
+            if first.startswith(("VLLM::", "ray::")):
+                return first
+        return self.name
+
+
+class _Refusal(Exception):
+    """Why a folder or a file is not used, as a sentence."""
+
+
+def write(report: dict[str, Any]) -> None:
+    """Write this process's file, or replace it. Never raises: see :func:`problem`.
+
+    Args:
+        report: :meth:`ascend_specpatch.report.Report.as_dict`.
+    """
+    global _last, _problem
+    with _lock:
+        _last = report
+        try:
+            _write(report)
+            _problem = None
+        # A report is never worth a failure of the process that it is about.
+        except Exception as error:
+            _problem = str(error)
+            logger.debug("ascend-specpatch: no runtime file is written: %s", _problem)
+
+
+def problem() -> str | None:
+    """Why the last :func:`write` of this process wrote nothing; None where it did."""
+    return _problem
+
+
+def forget() -> None:
+    """Remove this process's own file, if there is one. Never raises."""
+    global _own, _last
+    with _lock:
+        own, _own, _last = _own, None, None
+    if own is not None:
+        _remove(*own)
+
+
+def read_all() -> tuple[list[ProcessReport], list[str]]:
+    """The reports of this user's living processes, by pid, and what could not be read, as sentences."""
+    found: dict[tuple[int, int], ProcessReport] = {}
+    problems: list[str] = []
+    for path in _candidates():
+        try:
+            with _opened(path) as folder:
+                for report in _read_folder(folder, path, problems):
+                    found[report.pid, report.start] = report
+        except FileNotFoundError:
+            continue
+        except _Refusal as refusal:
+            problems.append(f"{refusal}.")
+        except OSError as error:
+            problems.append(f"{path} cannot be read: {error.strerror}.")
+    return [found[key] for key in sorted(found)], problems
+
+
+# ---- this process ------------------------------------------------------------------------------------------
+
+
+_lock = threading.Lock()
+_own: tuple[str, str] | None = None  # folder and name of the file of this very process, never of its parent
+_last: dict[str, Any] | None = None
+_problem: str | None = None
+_numbers = itertools.count()
+
+
+def _write(report: dict[str, Any]) -> None:
+    global _own
+    start = _start_of("self")
+    if start is None:
+        raise _Refusal("/proc is not mounted, so a process cannot be told from a later one with its pid")
+    data = _encoded(report, start)
+    name = f"{os.getpid()}-{start}.json"
+    refusal: Exception | None = None
+    for path in _candidates():
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+            with _opened(path) as folder:
+                if _own != (path, name):
+                    _prune(folder)
+                _replace(folder, name, data)
+        except (OSError, _Refusal) as error:
+            refusal = refusal or error
+            continue
+        if _own is not None and _own != (path, name):  # TMPDIR has changed
+            _remove(*_own)
+        _own = path, name
+        _follow_the_process()
+        return
+    raise refusal or _Refusal("there is no folder for temporary files")
+
+
+def _encoded(report: dict[str, Any], start: int) -> bytes:
+    content = {
+        "pid": os.getpid(),
+        "start": start,
+        "pid_namespace": _pid_namespace(),
+        "name": _process_name(),
+        "program": os.path.basename(sys.argv[0])[:_MAX_TEXT] if getattr(sys, "argv", None) else "",
+        "parent": os.getppid(),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "report": report,
+        "written_at": time.time(),
+    }
+    data = json.dumps(content, default=str).encode()
+    return data if len(data) <= MAX_BYTES else json.dumps(_shortened(content), default=str).encode()
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= _MAX_TEXT else value[:_MAX_TEXT] + "..."
+    if isinstance(value, dict):
+        return {key: _shortened(item) for key, item in value.items()}
+    return [_shortened(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _process_name() -> str:
+    # multiprocessing gives its children names; a process that has not imported it is none of them.
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    return str(multiprocessing.current_process().name) if multiprocessing else "MainProcess"
+
+
+_exit_pid: int | None = None
+_forks_followed = False
+
+
+def _follow_the_process() -> None:
+    """Have the file removed when this process exits, once a process.
+
+    A child that multiprocessing forked leaves through ``os._exit``: it runs the finalizers of
+    multiprocessing that it registered itself, and no function of atexit.
+    """
+    global _exit_pid
+    if _exit_pid != os.getpid():
+        if _exit_pid is None:  # a child inherits this
+            atexit.register(forget)
+        _exit_pid = os.getpid()
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.Finalize(None, forget, exitpriority=0)
+
+
+def _in_forked_child() -> None:
+    global _lock, _own, _forks_followed
+    _lock = threading.Lock()  # a thread that does not exist here may hold the old one
+    _own = None
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and not _forks_followed:
+        # Where multiprocessing is what forked, it calls this next, when the child has its own name.
+        util.register_after_fork(_in_forked_child, _write_again)
+        _forks_followed = True
+
+
+def _write_again(_: object) -> None:
+    global _exit_pid
+    _exit_pid = 0  # multiprocessing has just cleared the finalizers
+    if _last is not None:
+        write(_last)
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
+
+
+# ---- folders and files -------------------------------------------------------------------------------------
+
+
+def _candidates() -> list[str]:
+    """Where the folder may be, the first choice first."""
+    places = [os.environ.get("TMPDIR", ""), "/tmp"]
+    name = f"ascend-specpatch-{os.getuid()}"
+    return list(dict.fromkeys(os.path.join(place, name) for place in places if os.path.isabs(place)))
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    """A descriptor of the folder, which is nobody else's.
+
+    Raises:
+        FileNotFoundError: there is none.
+        _Refusal: it is not a folder, or another user could write there.
+    """
+    try:
+        folder = os.open(path, _FOLDER_FLAGS)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _Refusal(f"{path} is not a folder that can be opened: {error.strerror}; remove it") from error
+    try:
+        status = os.fstat(folder)
+        if status.st_uid != os.getuid():
+            raise _Refusal(f"{path} belongs to user {status.st_uid}; have it removed")
+        if status.st_mode & 0o077:
+            mode = stat.S_IMODE(status.st_mode)
+            raise _Refusal(f"{path} has mode {mode:04o} and is open to other users: chmod 700 {path}")
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _replace(folder: int, name: str, data: bytes) -> None:
+    """Put a whole file in place of an older one, so that a reader sees the one or the other."""
+    unfinished = f".{name.removesuffix('.json')}.{next(_numbers)}.tmp"
+    descriptor = os.open(unfinished, _NEW_FILE_FLAGS, 0o600, dir_fd=folder)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(unfinished, dir_fd=folder)
+        raise
+
+
+def _remove(path: str, name: str) -> None:
+    with contextlib.suppress(OSError, _Refusal), _opened(path) as folder:
+        os.unlink(name, dir_fd=folder)
+
+
+def _prune(folder: int) -> None:
+    """Remove the files of this namespace's dead processes."""
+    for name in os.listdir(folder):
+        match = _NAME.fullmatch(name)
+        if match is not None and not _is_alive(int(match[1]), int(match[2])):
+            with contextlib.suppress(OSError, _Refusal):
+                if _load(folder, name).pid_namespace == _pid_namespace():
+                    os.unlink(name, dir_fd=folder)
+        elif _UNFINISHED.fullmatch(name):
+            with contextlib.suppress(OSError):
+                if time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime > _UNFINISHED_S:
+                    os.unlink(name, dir_fd=folder)
+
+
+def _read_folder(folder: int, path: str, problems: list[str]) -> Iterator[ProcessReport]:
+    elsewhere = 0
+    for name in sorted(os.listdir(folder)):
+        if _UNFINISHED.fullmatch(name):
+            continue
+        try:
+            report = _load(folder, name)
+        except FileNotFoundError:
+            continue  # its process has exited meanwhile
+        except _Refusal as refusal:
+            problems.append(f"{os.path.join(path, name)} {refusal}; remove it.")
+            continue
+        except OSError as error:
+            problems.append(f"{os.path.join(path, name)} cannot be read: {error.strerror}.")
+            continue
+        if report.pid_namespace != _pid_namespace():
+            elsewhere += 1
+        elif _is_alive(report.pid, report.start):
+            yield report
+    if elsewhere:
+        problems.append(
+            f"{path} holds {elsewhere} file{'s' if elsewhere > 1 else ''} from another container or pid "
+            "namespace: run this command there."
+        )
+
+
+def _load(folder: int, name: str) -> ProcessReport:
+    """Read one file.
+
+    Raises:
+        OSError: it cannot be read, or is a link.
+        _Refusal: it is not what :func:`write` writes; the text goes on after the file's name.
+    """
+    if not _NAME.fullmatch(name):
+        raise _Refusal("is no file of ours")
+    descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise _Refusal("is not a regular file")
+        if status.st_uid != os.getuid():
+            raise _Refusal(f"belongs to user {status.st_uid}")
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(MAX_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > MAX_BYTES:
+        raise _Refusal(f"has more than {MAX_BYTES} bytes")
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _Refusal(f"is not JSON ({type(error).__name__})") from error
+    return _validated(content, name)
+
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("pid", "start", "parent"), int),
+    **dict.fromkeys(("pid_namespace", "name", "program", "python"), str),
+    "report": dict,
+    "written_at": (int, float),
+}
+
+
+def _validated(content: Any, name: str) -> ProcessReport:
+    names = [field.name for field in fields(ProcessReport)]
+    if not isinstance(content, dict) or not all(
+        isinstance(content.get(field), _TYPES[field]) for field in names
+    ):
+        raise _Refusal("is not a report of a process")
+    report = ProcessReport(**{field: content[field] for field in names})
+    if name != f"{report.pid}-{report.start}.json":
+        raise _Refusal(f"is about process {report.pid}")
+    return report
+
+
+# ---- processes ---------------------------------------------------------------------------------------------
+
+
+def _is_alive(pid: int, start: int) -> bool:
+    return _start_of(str(pid)) == start
+
+
+def _start_of(pid: str) -> int | None:
+    """When a process started, in clock ticks since the machine did; None where there is none, or only the
+    rest of one that nobody has waited for."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The second field is the name of the program in parentheses, and may hold some itself.
+            state, *others = file.read().rpartition(b")")[2].split()
+        return None if state in (b"Z", b"X") else int(others[18])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _pid_namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
