@@ -212,6 +212,7 @@ def _follow_the_process() -> None:
     multiprocessing that it registered itself, and no function of atexit.
     """
     global _exit_pid
+    _follow_forks()
     if _exit_pid != os.getpid():
         if _exit_pid is None:  # a child inherits this
             atexit.register(forget)
@@ -221,15 +222,20 @@ def _follow_the_process() -> None:
             util.Finalize(None, forget, exitpriority=0)
 
 
-def _in_forked_child() -> None:
-    global _lock, _own, _forks_followed
-    _lock = threading.Lock()  # a thread that does not exist here may hold the old one
-    _own = None
+def _follow_forks() -> None:
+    """Have multiprocessing say, once, when one of its children starts: it has its own name then."""
+    global _forks_followed
     util = sys.modules.get("multiprocessing.util")
     if util is not None and not _forks_followed:
-        # Where multiprocessing is what forked, it calls this next, when the child has its own name.
-        util.register_after_fork(_in_forked_child, _write_again)
+        util.register_after_fork(_write_again, _write_again)
         _forks_followed = True
+
+
+def _in_forked_child() -> None:
+    global _lock, _own
+    _lock = threading.Lock()  # a thread that does not exist here may hold the old one
+    _own = None
+    _follow_forks()
 
 
 def _write_again(_: object) -> None:
