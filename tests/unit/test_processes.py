@@ -454,11 +454,11 @@ def test_any_other_fork_writes_when_it_is_told_to_and_leaves_its_parents_file(
         processes.write({})
         child = os.fork()
         if child == 0:
-            say(len(names()))
+            say(len(processes.read_all()[0]))
             processes.forget()  # it has none
-            say(len(names()))
+            say(len(processes.read_all()[0]))
             processes.write({})
-            say(len(names()))
+            say(len(processes.read_all()[0]))
             sys.exit(0)  # runs the functions of atexit
         os.waitpid(child, 0)
         say([report.pid == os.getpid() for report in processes.read_all()[0]])
