@@ -17,6 +17,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ascend_specpatch.edits import Edit
 
+LEANS_ON: tuple[str, ...] = (
+    "vllm.v1.outputs:LogprobsLists",
+    "vllm.v1.outputs:LogprobsTensors.tolists",
+    "vllm.v1.sample.rejection_sampler:RejectionSampler.parse_output",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner._bookkeeping_sync",
+)
+
 
 def unwrapped(logprobs: Any) -> Any:
     """The LogprobsLists inside `logprobs` where its count of tokens is one, else `logprobs`."""

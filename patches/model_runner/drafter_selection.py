@@ -23,6 +23,22 @@ from ascend_specpatch import is_applied
 if TYPE_CHECKING:
     from ascend_specpatch.edits import Edit
 
+LEANS_ON: tuple[str, ...] = (
+    # What is replaced or wrapped.
+    "vllm_ascend.spec_decode:get_spec_decode_method",
+    "vllm_ascend.worker.model_runner_v1:AscendEagleProposer",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner.sample_tokens",
+    "vllm_ascend.worker.model_runner_v1:get_spec_decode_method",
+    # Who uses those names, and what is asked of the speculative configuration.
+    "vllm.config.speculative:SpeculativeConfig.use_eagle",
+    "vllm.config.speculative:SpeculativeConfig.uses_draft_model",
+    "vllm.v1.spec_decode.eagle:SpecDecodeBaseProposer.validate_same_kv_cache_group",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner._build_attention_metadata",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner._get_drafter",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner._set_up_drafter",
+)
+
 
 class DraftsOnPaddedBatches:
     """Reads as the speculative configuration it is given, but counts draft_model to the eagle family."""

@@ -20,6 +20,24 @@ if TYPE_CHECKING:
 
     from ascend_specpatch.edits import Edit
 
+LEANS_ON: tuple[str, ...] = (
+    # The method that is replaced, and who calls it.
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner.propose_draft_token_ids",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner.sample_tokens",
+    # What it calls and is given.
+    "vllm.v1.spec_decode.eagle:SpecDecodeBaseProposer.prepare_next_token_ids_cpu",
+    "vllm.v1.spec_decode.metadata:SpecDecodeMetadata",
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner._copy_valid_sampled_token_count",
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner._get_positions",
+    "vllm_ascend.attention.utils:AscendCommonAttentionMetadata",
+    "vllm_ascend.spec_decode.eagle_proposer:AscendEagleProposer.prepare_inputs",
+    "vllm_ascend.spec_decode.eagle_proposer:AscendEagleProposer.prepare_inputs_padded",
+    "vllm_ascend.spec_decode.eagle_proposer:AscendEagleProposer.prepare_next_token_ids_padded",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner._prepare_inputs",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner._set_up_drafter",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner.use_cp",
+)
+
 
 def draft(
     runner: Any,

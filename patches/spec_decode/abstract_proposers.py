@@ -19,6 +19,14 @@ from ascend_specpatch.classes import add_abc_meta
 if TYPE_CHECKING:
     from ascend_specpatch.edits import Edit
 
+LEANS_ON: tuple[str, ...] = (
+    "vllm.v1.spec_decode.draft_model:DraftModelProposer",
+    "vllm.v1.spec_decode.eagle:EagleProposer",
+    "vllm.v1.spec_decode.eagle:SpecDecodeBaseProposer",
+    # The isinstance check that NPUModelRunner does not override.
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner._check_and_update_cudagraph_mode",
+)
+
 
 def apply(edit: Edit) -> None:
     edit.undo_with(add_abc_meta(edit.module.SpecDecodeBaseProposer))

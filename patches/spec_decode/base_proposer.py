@@ -37,6 +37,53 @@ if TYPE_CHECKING:
 
     from ascend_specpatch.edits import Edit
 
+LEANS_ON: tuple[str, ...] = (
+    # The classes it stands on, and what they are given.
+    "vllm.v1.spec_decode.eagle:SpecDecodeBaseProposer",
+    "vllm_ascend.spec_decode.eagle_proposer:AscendEagleProposer",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner.__init__",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner._set_up_drafter",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner._use_aclgraph",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner.load_model",
+    # What a draft model is refused for.
+    "vllm.config.model:ModelConfig.is_multimodal_model",
+    "vllm.config.model:ModelConfig.use_mla",
+    "vllm.config.model:ModelConfig.uses_mrope",
+    "vllm.config.speculative:SpeculativeConfig.disable_padded_drafter_batch",
+    "vllm.config.speculative:SpeculativeConfig.draft_parallel_config",
+    # Attention metadata: its fields, its builders, and how attention reads rows, keys and slots.
+    "vllm.v1.attention.backend:AttentionMetadataBuilder.build_for_drafting",
+    "vllm.v1.attention.backend:CommonAttentionMetadata",
+    "vllm.v1.spec_decode.utils:PADDING_SLOT_ID",
+    "vllm_ascend.attention.attention_v1:AscendAttentionBackend.get_supported_kernel_block_sizes",
+    "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl._get_fia_params",
+    "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.forward_fused_infer_attention",
+    "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.full_graph_fia",
+    "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.reshape_and_cache",
+    "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.update_graph_params",
+    "vllm_ascend.attention.attention_v1:AscendAttentionMetadataBuilder",
+    "vllm_ascend.attention.attention_v1:AscendAttentionState",
+    "vllm_ascend.attention.mla_v1:AscendMLABackend.get_supported_kernel_block_sizes",
+    "vllm_ascend.attention.mla_v1:AscendMLADecodeMetadata",
+    "vllm_ascend.attention.mla_v1:AscendMLAImpl._forward_decode",
+    "vllm_ascend.attention.mla_v1:AscendMLAImpl._forward_prefill",
+    "vllm_ascend.attention.mla_v1:AscendMLAMetadataBuilder",
+    "vllm_ascend.attention.utils:AscendCommonAttentionMetadata",
+    "vllm_ascend.attention.utils:split_decodes_and_prefills",
+    # Running the passes, captured or not.
+    "vllm.config.compilation:CUDAGraphMode",
+    "vllm.forward_context:ForwardContext",
+    "vllm.forward_context:get_forward_context",
+    "vllm.v1.cudagraph_dispatcher:CudagraphDispatcher._compute_bs_to_padded_graph_size",
+    "vllm.v1.cudagraph_dispatcher:CudagraphDispatcher.dispatch",
+    "vllm_ascend.ascend_forward_context:set_ascend_forward_context",
+    "vllm_ascend.compilation.acl_graph:ACLGraphWrapper",
+    "vllm_ascend.compilation.acl_graph:update_full_graph_params",
+    "vllm_ascend.utils:lmhead_tp_enable",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner._dummy_run",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner._sync_metadata_across_dp",
+)
+
 _LOGGER = logging.getLogger("vllm.ascend_specpatch")
 
 

@@ -20,6 +20,12 @@ from ascend_specpatch.classes import make_cls
 if TYPE_CHECKING:
     from ascend_specpatch.edits import Edit
 
+LEANS_ON: tuple[str, ...] = (
+    "vllm.config.speculative:SpeculativeConfig.verify_equal_vocab_size_if_draft_model",
+    "vllm.v1.spec_decode.draft_model:DraftModelProposer",
+    "vllm.v1.spec_decode.utils:create_vllm_config_for_draft_model",
+)
+
 
 def apply(edit: Edit) -> None:
     from vllm.v1.spec_decode.draft_model import DraftModelProposer

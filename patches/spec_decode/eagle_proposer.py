@@ -19,6 +19,11 @@ from ascend_specpatch.classes import make_cls
 if TYPE_CHECKING:
     from ascend_specpatch.edits import Edit
 
+LEANS_ON: tuple[str, ...] = (
+    "vllm.v1.spec_decode.eagle:EagleProposer",
+    "vllm_ascend.spec_decode.eagle_proposer:AscendEagleProposer",
+)
+
 
 def apply(edit: Edit) -> None:
     from vllm.v1.spec_decode.eagle import EagleProposer

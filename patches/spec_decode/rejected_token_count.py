@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 
     from ascend_specpatch.edits import Edit
 
+LEANS_ON: tuple[str, ...] = (
+    "vllm.v1.attention.backend:CommonAttentionMetadata",
+    "vllm.v1.spec_decode.metadata:SpecDecodeMetadata",
+    "vllm_ascend.attention.utils:AscendCommonAttentionMetadata",
+    "vllm_ascend.spec_decode.eagle_proposer:AscendEagleProposer.prepare_inputs_padded",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner._build_attn_state",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner._set_up_drafter",
+)
+
 
 class PaddedInputs(tuple[Any, "torch.Tensor", "torch.Tensor"]):
     """(metadata, token_indices, token_indices_to_sample), and beside them:

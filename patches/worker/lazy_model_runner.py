@@ -18,6 +18,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ascend_specpatch.edits import Edit
 
+LEANS_ON: tuple[str, ...] = (
+    # The name that is replaced, and who uses it.
+    "vllm_ascend.worker.worker:NPUModelRunner",
+    "vllm_ascend.worker.worker:NPUWorker.init_device",
+)
+
 
 class LazyClass:
     """Stands in for a class of another module, looked up by name at each use, never kept.
