@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import ascend_specpatch
+from ascend_specpatch.watcher import find_behind
 
 OFF_WORDS = ("0", "false", "no", "off")
 
@@ -25,7 +26,7 @@ def find_host(name: str, path: Sequence[str] | None, target: ModuleType | None) 
     if os.environ.get("ASCEND_SPECPATCH", "").strip().lower() in OFF_WORDS:
         disarm()
         return None
-    spec = _find_behind(name, path, target)
+    spec = find_behind(ascend_specpatch, name, path, target)
     # A folder that merely has a host's name is a namespace package and has no loader: not the host, keep
     # waiting.
     if spec is not None and spec.loader is not None:
@@ -49,9 +50,8 @@ class ActivatingLoader:
         _guarded(lambda: _activate(f"import of {spec.name}"))
         # Under STRICT a failure has raised: still armed, it stops whoever swallows that and imports again.
         disarm()
-        # The search for this host was over before the post-import hooks came; asked again, it finds one on
-        # the host itself.
-        again = _find_behind(spec.name, None, None)
+        # The search for this host was over before the watcher came, which may be waiting for the host itself.
+        again = find_behind(ascend_specpatch, spec.name)
         spec.loader = getattr(again, "loader", None) or self._loader
         create = getattr(spec.loader, "create_module", None)
         module: ModuleType | None = create(spec) if create else None
@@ -106,14 +106,3 @@ def _guarded(step: Callable[[], None]) -> None:
             "ASCEND_SPECPATCH=0 runs without it.",
             exc_info=True,
         )
-
-
-def _find_behind(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
-    """What the import system would find without the trigger."""
-    for finder in list(sys.meta_path):
-        find_spec = getattr(finder, "find_spec", None)
-        if finder is not ascend_specpatch and find_spec is not None:
-            spec: ModuleSpec | None = find_spec(name, path, target)
-            if spec is not None:
-                return spec
-    return None

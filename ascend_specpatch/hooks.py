@@ -10,19 +10,25 @@ lock here only guards who takes a patch on.
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
+import multiprocessing.util
 import os
 import sys
 import threading
 import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 
-from ascend_specpatch import HOSTS, aliases, bootstrap, hosts, report
+from ascend_specpatch import HOSTS, aliases, bootstrap, fingerprints, hosts, processes, report
 from ascend_specpatch.aliases import AliasError
 from ascend_specpatch.edits import Edit, EditError
+from ascend_specpatch.fingerprints import SourceMismatch
 from ascend_specpatch.registry import Patch, Plan, Registry, RegistryError, State, load
 from ascend_specpatch.report import Report
 from ascend_specpatch.settings import Settings, SettingsError
+from ascend_specpatch.watcher import Watcher
 
 logger = logging.getLogger("vllm.ascend_specpatch")
 
@@ -38,20 +44,23 @@ class Activation:
     def __init__(self, plan: Plan, *, strict: bool, route: str) -> None:
         self.report = Report(plan, route)
         self.live = True
+        self._pair = plan.pair
         self._strict = strict
         self._patches = plan.chosen
         self._edits: list[Edit] = []
+        # Of targets that were loaded again since: what they changed elsewhere can still be taken back.
+        self._superseded: list[Edit] = []
         # Targets whose code has run to its end, by name. Being in sys.modules is not enough: a module is
         # there while it runs, and one whose import failed is gone from there, or replaced by the next try.
         self._loaded: dict[str, ModuleType] = {}
         self._taken: set[str] = set()
+        # Patches that others wait for, with the reason why their target cannot be imported.
+        self._unreachable: dict[str, str] = {}
+        self._watcher = Watcher({patch.target for patch in self._patches}, self._target_loaded)
 
     def watch(self) -> None:
-        """Have wrapt tell when a target has loaded. Applies nothing yet."""
-        from wrapt import register_post_import_hook
-
-        for target in dict.fromkeys(patch.target for patch in self._patches):
-            register_post_import_hook(_LoadedHook(self, target), target)
+        """Be told from now on when a target has loaded. Applies nothing yet."""
+        self._watcher.start()
 
     def advance(self) -> None:
         """Apply what can be applied now, in order; import the targets of requirements where that is what is
@@ -62,7 +71,7 @@ class Activation:
             if patch is not None:
                 self._apply(patch)
                 self._notice_loaded()
-            elif not self._import_a_requirement():
+            elif not self._import_what_is_awaited():
                 return
 
     def settle(self) -> None:
@@ -86,41 +95,73 @@ class Activation:
 
     def undo(self) -> None:
         """Take every patch back, the last one first."""
-        self.live = False
+        self._watcher.stop()
+        with _lock:
+            self.live = False
+            edits = [*self._superseded, *self._edits]
+            self._edits, self._superseded = [], []
         failures: list[EditError] = []
-        while self._edits:
+        for edit in reversed(edits):
             try:
-                self._edits.pop().undo()
+                edit.undo()
             except EditError as error:
                 failures.append(error)
         if failures:
             raise failures[0]
 
-    def mark_loaded(self, target: str, module: ModuleType) -> None:
+    def note_other_patchers(self) -> None:
+        """Have the report say what others replaced before our patches came and since."""
+        for edit in list(self._edits):
+            self.report.note(edit.patch_id, (*edit.foreign(), *edit.overwritten()))
+
+    def _target_loaded(self, target: str, module: ModuleType) -> None:
+        """Called by the watcher, in the thread that imports the target."""
+        self._take_note(target, module)
+        self.advance()
+
+    def _take_note(self, target: str, module: ModuleType) -> None:
+        """A target's code has run to its end. Where that is not the first time (it was reloaded, or imported
+        again), its patches are to be applied once more, to what that made."""
         with _lock:
+            before = self._loaded.get(target)
             self._loaded[target] = module
+            if before is None:
+                return
+            for edit in [edit for edit in self._edits if edit.module is before]:
+                self._edits.remove(edit)
+                edit.forget(module)
+                self._superseded.append(edit)
+            for patch in self._patches:
+                if patch.target == target:
+                    self._taken.discard(patch.id)
+                    self.report.mark(patch.id, State.WAITING)
 
     def _is_loaded(self, target: str) -> bool:
         return target in self._loaded and sys.modules.get(target) is self._loaded[target]
 
     def _notice_loaded(self) -> None:
-        """Targets that wrapt could not announce, because they were loaded or loading when it was asked to."""
+        """Targets that the watcher could not tell of, because they were loaded or loading when it started."""
         for patch in self._patches:
             module = sys.modules.get(patch.target)
-            if module is not None and not _is_loading(module):
-                self.mark_loaded(patch.target, module)
+            known = self._loaded.get(patch.target)
+            if module is not None and module is not known and not _is_loading(module):
+                self._take_note(patch.target, module)
 
     def _take_next(self) -> Patch | None:
         """Take on the first patch that can be applied; refuse those whose requirements were refused."""
         for patch in self._patches:
-            failed = [r for r in patch.requires if self.report.row(r).state is State.REFUSED]
-            if failed and self._take(patch):
-                self._refuse(patch, f"needs {failed[0]}, which is refused")
+            why = self._missing_requirement(patch)
+            if why and self._take(patch):
+                self._refuse(patch, why)
         with _lock:
             blocked: set[str] = set()
             for patch in self._patches:
                 if self.report.row(patch.id).state is State.WAITING:
-                    ready = self._is_loaded(patch.target) and all(map(self.report.is_applied, patch.requires))
+                    ready = (
+                        self._is_loaded(patch.target)
+                        and all(map(self.report.is_applied, patch.requires))
+                        and not any(map(self._is_awaited, patch.after))
+                    )
                     if ready and patch.target not in blocked and self._take(patch):
                         return patch
                     blocked.add(patch.target)
@@ -129,7 +170,8 @@ class Activation:
     def _apply(self, patch: Patch) -> None:
         edit = Edit(patch.id, self._loaded[patch.target], tuple(self._edits))
         try:
-            importlib.import_module(patch.body).apply(edit)
+            fingerprints.check(patch, self._pair)
+            _apply_of(patch, edit)(edit)
             aliases.rebind(edit, self._packages())
         # Whatever a patch raises, an interrupt too, leaves its target as it was.
         except BaseException as error:
@@ -167,23 +209,33 @@ class Activation:
             patch.id,
         )
 
-    def _import_a_requirement(self) -> bool:
+    def _missing_requirement(self, patch: Patch) -> str | None:
+        """Why a patch cannot be applied any more, if it cannot."""
+        for required in patch.requires:
+            state = self.report.row(required).state
+            if state is State.REFUSED:
+                return f"needs {required}, which is refused"
+            if state is State.WAITING and required in self._unreachable and self._is_loaded(patch.target):
+                return f"needs {required}, whose module does not import: {self._unreachable[required]}"
+        return None
+
+    def _import_what_is_awaited(self) -> bool:
         """Import the target that the first patch with a loaded target is waiting for. False where there is
         none to import."""
         for patch in self._patches:
             if self._is_loaded(patch.target) and self.report.row(patch.id).state is State.WAITING:
-                for required in patch.requires:
-                    row = self.report.row(required)
-                    if row.state is State.WAITING and row.target not in sys.modules:
-                        error = self._import(row.target)
-                        if error is not None and self._take(patch):
-                            self._refuse(
-                                patch,
-                                f"needs {required}, whose module does not import: {_describe(error)}",
-                                error,
-                            )
+                for other in filter(self._is_awaited, (*patch.requires, *patch.after)):
+                    target = self.report.row(other).target
+                    if target not in sys.modules:
+                        error = self._import(target)
+                        if error is not None:
+                            self._unreachable[other] = _describe(error)
                         return True
         return False
+
+    def _is_awaited(self, patch_id: str) -> bool:
+        """Whether patches that come after this one are still to wait for it."""
+        return self.report.row(patch_id).state is State.WAITING and patch_id not in self._unreachable
 
     def _import(self, target: str) -> Exception | None:
         try:
@@ -207,34 +259,17 @@ class Activation:
         return {*HOSTS, *(patch.target.partition(".")[0] for patch in self._patches)}
 
 
-class _LoadedHook:
-    """What wrapt calls with a target that has loaded.
-
-    It cannot be unregistered: after an uninstall it does nothing. And wrapt calls it at once for what is in
-    sys.modules, even for a module that is still running its code: those are left to ``_notice_loaded``.
-    """
-
-    def __init__(self, activation: Activation, target: str) -> None:
-        self._activation = activation
-        self._target = target
-
-    def __call__(self, module: ModuleType) -> None:
-        if not _starting.active:
-            # A module may have put another object in its place.
-            self._activation.mark_loaded(self._target, sys.modules.get(self._target, module))
-            self._activation.advance()
-
-
-class _Starting(threading.local):
-    """Whether this thread is activating: nothing is applied before the whole plan is watched."""
+class _Planning(threading.local):
+    """Whether this thread is planning: patches of other distributions are loaded then, which may import a
+    host."""
 
     active = False
 
 
-_starting = _Starting()
+_planning = _Planning()
 _lock = threading.RLock()
 _active: Activation | None = None
-_logged_by: int | None = None
+_announced_by: int | None = None
 
 
 def _renew_lock() -> None:
@@ -254,35 +289,42 @@ def activate(route: str = "activate()", registry: Registry | None = None) -> Rep
         one warning.
     """
     global _active
-    with _lock:
-        if _starting.active:
-            return report.current()
-        if _active is None:
-            _starting.active = True
-            try:
-                plan, strict = _plan(registry)
-                started = Activation(plan, strict=strict, route=route)
-                started.watch()
-            finally:
-                _starting.active = False
-            _active = started
-            report.set_current(started.report)
-        active = _active
-    active.advance()
-    return active.report
+    if _planning.active:
+        return report.current()
+    if _active is None:
+        _planning.active = True
+        try:
+            planned = _plan(registry)
+        finally:
+            _planning.active = False
+        with _lock:
+            if _active is None:
+                _say(planned.troubles)
+                _active = Activation(planned.plan, strict=planned.strict, route=route)
+                _active.watch()
+                multiprocessing.util.register_after_fork(_active, _in_child)
+                report.set_current(_active.report)
+    active = _active
+    if active is not None:  # not uninstalled by another thread meanwhile
+        active.advance()
+    return report.current()
 
 
 def register() -> None:
     """The body of vLLM's plugin entry point; see :func:`ascend_specpatch.bootstrap.register`."""
-    global _logged_by
     activate("vllm.general_plugins")
     if _active is not None:
         _active.settle()
-    if _logged_by != os.getpid():
-        _logged_by = os.getpid()
+    if _announced_by != os.getpid():
         _warn_of_hidden_platform()
-        if report.current().ids(State.APPLIED, State.WAITING, State.OFF):
-            logger.info("%s", report.current().line())
+        _announce()
+
+
+def refresh() -> Report:
+    """The report of this process, with what other patchers have done up to now."""
+    if _active is not None:
+        _active.note_other_patchers()
+    return report.current()
 
 
 def uninstall() -> None:
@@ -291,41 +333,94 @@ def uninstall() -> None:
     Raises:
         EditError: a change could not be taken back; all others were.
     """
-    global _active, _logged_by
+    global _active, _announced_by
     bootstrap.disarm()
     with _lock:
         active, _active = _active, None
-        _logged_by = None
+        _announced_by = None
         report.set_current(Report())
+    processes.forget()
     if active is not None:
         active.undo()
 
 
-def _plan(registry: Registry | None) -> tuple[Plan, bool]:
-    """The plan and whether a refusal is an error. What keeps every patch from being applied is said here,
-    once."""
+def _announce() -> None:
+    """Log the one line of this process and let ``ascend-specpatch status`` see it."""
+    global _announced_by
+    _announced_by = os.getpid()
+    found = refresh()
+    if found.ids(State.APPLIED, State.WAITING, State.OFF):
+        logger.info("%s", found.line())
+    processes.write(found.as_dict())
+
+
+def _in_child(active: Activation) -> None:
+    """A forked child has the patches, and has inherited from vLLM that its plugins ran: it says so itself."""
+    if active is _active and _announced_by is not None:
+        _announce()
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A plan, whether a refusal is an error, and what keeps patches from being in it: the error for
+    STRICT and the words for a warning."""
+
+    plan: Plan
+    strict: bool
+    troubles: tuple[tuple[Exception, str], ...] = ()
+
+
+def _plan(registry: Registry | None) -> _Planned:
     pair = hosts.installed()
     try:
         registry = registry or load()
     except RegistryError as error:
-        _stop_or_warn(error, f"the list of patches is wrong: {error}. Reinstall ascend-specpatch")
-        return Plan(pair), False
+        text = f"the list of patches is wrong: {error}. Reinstall ascend-specpatch"
+        return _Planned(Plan(pair), False, ((error, text),))
     try:
         settings = Settings.from_environ()
         plan = registry.choose(settings, pair)
     except SettingsError as error:
         said = str(error) if str(error).endswith("?") else f"{error}."
-        _stop_or_warn(
-            error, f"{said} Nothing is patched, because it is not clear what is wanted: correct the setting"
-        )
-        return registry.refuse(pair, str(error)), False
-    if settings.enabled and plan.choices and all(c.state is State.NOT_FOR_THIS_HOST for c in plan.choices):
+        text = f"{said} Nothing is patched, because it is not clear what is wanted: correct the setting"
+        return _Planned(registry.refuse(pair, str(error)), False, ((error, text),))
+    if not settings.enabled:
+        return _Planned(plan, False)
+    troubles = [(PatchRefused(problem), problem) for problem in plan.problems]
+    if plan.choices and all(choice.state is State.NOT_FOR_THIS_HOST for choice in plan.choices):
         text = (
             f"found {pair}, and the patches are for {hosts.supported_text()}. Nothing is patched: install a "
             "supported pair"
         )
-        _stop_or_warn(PatchRefused(f"{text}, or unset ASCEND_SPECPATCH_STRICT"), text)
-    return plan, settings.strict
+        troubles.append((PatchRefused(f"{text}, or unset ASCEND_SPECPATCH_STRICT"), text))
+    return _Planned(plan, settings.strict, tuple(troubles))
+
+
+def _say(troubles: tuple[tuple[Exception, str], ...]) -> None:
+    for error, text in troubles:
+        if bootstrap.strict():
+            raise error
+        logger.warning("ascend-specpatch: %s, or set ASCEND_SPECPATCH=0 to silence this.", text)
+
+
+def _apply_of(patch: Patch, edit: Edit) -> Callable[[Edit], object]:
+    """The function that makes the change.
+
+    Raises:
+        TypeError: the patch's module has none that can be called with an edit.
+    """
+    apply: Callable[[Edit], object] | None = getattr(importlib.import_module(patch.body), "apply", None)
+    if not callable(apply):
+        raise TypeError(f"{patch.body} has no function apply(edit)")
+    try:
+        signature = inspect.signature(apply)
+    except ValueError:  # written in C: calling it will tell
+        return apply
+    try:
+        signature.bind(edit)
+    except TypeError as error:
+        raise TypeError(f"{patch.body}.apply{signature} is not apply(edit): {error}") from None
+    return apply
 
 
 def _refusal(patch_id: str, reason: str) -> PatchRefused:
@@ -333,12 +428,6 @@ def _refusal(patch_id: str, reason: str) -> PatchRefused:
         f"{patch_id} is refused: {reason}. ASCEND_SPECPATCH_STRICT=1 stops vLLM here; set "
         f"ASCEND_SPECPATCH_DISABLE={patch_id} to run without it."
     )
-
-
-def _stop_or_warn(error: Exception, text: str) -> None:
-    if bootstrap.strict():
-        raise error
-    logger.warning("ascend-specpatch: %s, or set ASCEND_SPECPATCH=0 to silence this.", text)
 
 
 def _warn_of_hidden_platform() -> None:
@@ -355,9 +444,19 @@ def _is_loading(module: ModuleType) -> bool:
 
 
 def _describe(error: BaseException) -> str:
-    """Type, message, where it was raised and, if that is elsewhere, the last place in an ``apply``."""
+    """Type, message and where it was raised; where that is elsewhere, also the last place in a host and the
+    last in an ``apply``."""
+    if isinstance(error, SourceMismatch):
+        return str(error)
+    frames = [
+        (frame.f_globals.get("__name__", ""), frame.f_code, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    in_hosts = [frame for frame in frames if frame[0].partition(".")[0] in HOSTS]
+    in_apply = [frame for frame in frames if frame[1].co_name == "apply"]
+    where = [
+        f"{code.co_filename}:{line} in {code.co_name}"
+        for _, code, line in (*frames[-1:], *in_hosts[-1:], *in_apply[-1:])
+    ]
     text = f"{type(error).__name__}: {error}"
-    frames = traceback.extract_tb(error.__traceback__)
-    places = [frame for frame in frames if frame.name == "apply"][-1:] + frames[-1:]
-    where = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in reversed(places)]
     return f"{text} ({', from '.join(dict.fromkeys(where))})" if where else text

@@ -30,11 +30,12 @@ def supported_text() -> str:
 
 def installed() -> HostPair:
     """The pair installed in this environment, read from its metadata: no host is imported."""
-    return HostPair(_public_version("vllm"), _public_version("vllm-ascend"))
+    return HostPair(version("vllm"), version("vllm-ascend"))
 
 
-def _public_version(distribution: str) -> str | None:
-    """The version without its local part: a build such as ``0.16.0+empty`` has the code of ``0.16.0``.
+def version(distribution: str) -> str | None:
+    """The installed version, without its local part: a build such as ``0.16.0+empty`` has the code of
+    ``0.16.0``.
 
     None also where the metadata is damaged: an interrupted installation leaves a folder without it.
     """
@@ -42,10 +43,10 @@ def _public_version(distribution: str) -> str | None:
     from packaging.version import InvalidVersion, Version
 
     try:
-        version: str | None = importlib_metadata.version(distribution)
+        found: str | None = importlib_metadata.version(distribution)
     except (importlib_metadata.PackageNotFoundError, FileNotFoundError, KeyError):
         return None
     try:
-        return Version(version).public if version else None
+        return Version(found).public if found else None
     except InvalidVersion:
-        return version
+        return found

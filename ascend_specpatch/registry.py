@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from ascend_specpatch import hosts
 from ascend_specpatch.hosts import HostPair
-from ascend_specpatch.settings import Settings, SettingsError, nearest
+from ascend_specpatch.settings import Settings, SettingsError, nearest, shown
 
 STAGES = ("worker", "spec_decode", "model_runner")
 
@@ -193,7 +193,7 @@ class Registry:
             # A stage may be empty in some release: naming it is not a mistake.
             if not found and name not in STAGES:
                 raise SettingsError(
-                    f"{variable}: no patch is named {name}; {nearest(name, [*self._by_id, *STAGES])}"
+                    f"{variable}: no patch is named {shown(name)}; {nearest(name, [*self._by_id, *STAGES])}"
                 )
             matching |= found
         return frozenset(matching)

@@ -16,7 +16,13 @@ from ascend_specpatch.registry import Plan, State
 
 @dataclass(frozen=True)
 class Row:
-    """One patch, its state and, where it is not applied, the reason."""
+    """One patch and its state.
+
+    Attributes:
+        reason: where it is not applied, why.
+        provider: the distribution that brings it; empty for ours.
+        notes: what other patchers did to the same attributes.
+    """
 
     id: str
     target: str
@@ -24,6 +30,8 @@ class Row:
     summary: str
     state: State
     reason: str
+    provider: str = ""
+    notes: tuple[str, ...] = ()
 
 
 class Report:
@@ -32,12 +40,14 @@ class Report:
     Attributes:
         pair: the installed hosts.
         route: what activated the patches, e.g. ``import of vllm``; empty where nothing did.
+        problems: patches of other distributions that were left out, and why.
         applied_order: ids in the order in which they came to be applied in this process.
     """
 
     def __init__(self, plan: Plan | None = None, route: str = "") -> None:
         self.pair = plan.pair if plan else HostPair(None, None)
         self.route = route
+        self.problems = plan.problems if plan else ()
         self.applied_order: list[str] = []
         self._rows = {
             choice.patch.id: Row(
@@ -47,6 +57,7 @@ class Report:
                 choice.patch.summary,
                 choice.state,
                 choice.reason,
+                choice.patch.provider,
             )
             for choice in (plan.choices if plan else ())
         }
@@ -61,8 +72,14 @@ class Report:
     def mark(self, patch_id: str, state: State, reason: str = "") -> None:
         """Record what became of a patch."""
         self._rows[patch_id] = replace(self._rows[patch_id], state=state, reason=reason)
+        if patch_id in self.applied_order:
+            self.applied_order.remove(patch_id)
         if state is State.APPLIED:
             self.applied_order.append(patch_id)
+
+    def note(self, patch_id: str, notes: tuple[str, ...]) -> None:
+        """Record what others did to the attributes that a patch changes."""
+        self._rows[patch_id] = replace(self._rows[patch_id], notes=notes)
 
     def is_applied(self, patch_id: str) -> bool:
         return patch_id in self._rows and self._rows[patch_id].state is State.APPLIED
@@ -92,6 +109,11 @@ class Report:
             ids = self.ids(state)
             if ids:
                 parts.append(f"{len(ids)} {str(state).replace('_', ' ')} ({_shortened(ids)})")
+        noted = [row.id for row in self.rows() if row.notes]
+        if noted:
+            parts.append(f"others changed the same in {len(noted)} ({_shortened(noted)})")
+        if self.problems:
+            parts.append(f"{len(self.problems)} of other distributions left out")
         return f"ascend-specpatch {__version__}: {', '.join(parts)} on {self.pair}"
 
     def table(self) -> str:
@@ -109,6 +131,7 @@ class Report:
             "route": self.route,
             "digest": self.digest(),
             "applied_order": list(self.applied_order),
+            "problems": list(self.problems),
             "patches": [asdict(row) for row in self.rows()],
         }
 

@@ -19,6 +19,8 @@ ON_WORDS = ("1", "true", "yes", "on")
 KERNELS = ("triton", "torch", "upstream")
 VARIABLES = tuple(f"{PREFIX}{suffix}" for suffix in ("", "_DISABLE", "_ENABLE", "_STRICT", "_KERNELS"))
 
+_SHOWN = 80  # characters of a value in a message
+
 
 class SettingsError(ValueError):
     """A setting that cannot be understood; the message names the variable and what it may be."""
@@ -63,9 +65,15 @@ def current() -> Settings:
     return Settings.from_environ()
 
 
+def shown(value: str) -> str:
+    """A value as a message may quote it: in one line of plain characters, however it came to be set."""
+    plain = value.encode("unicode_escape").decode("ascii")
+    return plain if len(plain) <= _SHOWN else f"{plain[:_SHOWN]}..."
+
+
 def nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
     """A hint to end a message about an unknown ``name`` with."""
-    close = get_close_matches(name, known, n=1)
+    close = get_close_matches(name[:_SHOWN], known, n=1)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
 
 
@@ -74,7 +82,7 @@ def _switch(environ: Mapping[str, str], variable: str, *, default: bool) -> bool
     if not value:
         return default
     if value not in ON_WORDS + OFF_WORDS:
-        raise SettingsError(f"{variable}={environ[variable]}: use 1 (true, yes, on) or 0 (false, no, off)")
+        raise SettingsError(f"{variable}={shown(environ[variable])}: use 1 (true, yes, on) or 0 (false, no, off)")
     return value in ON_WORDS
 
 
@@ -86,7 +94,7 @@ def _kernels(environ: Mapping[str, str]) -> Literal["triton", "torch", "upstream
     variable = f"{PREFIX}_KERNELS"
     value = environ.get(variable, "").strip().lower() or None
     if value is not None and value not in KERNELS:
-        raise SettingsError(f"{variable}={environ[variable]}: use one of {', '.join(KERNELS)}")
+        raise SettingsError(f"{variable}={shown(environ[variable])}: use one of {', '.join(KERNELS)}")
     return value  # type: ignore[return-value]
 
 
@@ -98,4 +106,4 @@ def _check_spelling(environ: Mapping[str, str]) -> None:
         if variable.startswith(f"{PREFIX}_") and variable not in VARIABLES:
             close = get_close_matches(variable.removeprefix(f"{PREFIX}_"), suffixes, n=1)
             if close:
-                raise SettingsError(f"{variable} is not a setting; did you mean {PREFIX}_{close[0]}?")
+                raise SettingsError(f"{shown(variable)} is not a setting; did you mean {PREFIX}_{close[0]}?")

@@ -12,14 +12,13 @@ from .conftest import PATCHED, FakeHosts, visible
 
 CHILD = """
 import logging, multiprocessing
-if __name__ != "__main__":  # a spawned child
-    logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
+logging.basicConfig(level="INFO", stream=sys.stdout, format="%(process)d %(message)s")
 
 def child(queue):
-    logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
     bootstrap.register()
     bootstrap.register()
-    queue.put(state())
+    sys.stdout.flush()
+    queue.put([os.getpid(), state()])
 
 def run(method):
     context = multiprocessing.get_context(method)
@@ -44,16 +43,51 @@ def test_children_are_patched_and_log_one_line(
 if __name__ == "__main__":
     if {hosts_loaded}:
         import vllm_ascend.worker
+    sys.stdout.flush()
     print(json.dumps(run({method!r})))
 """
     )
     assert done.returncode == 0, done.stderr
-    *lines, state = done.stdout.splitlines()
-    assert visible(json.loads(state)) == PATCHED
-    assert len(lines) == 1, lines
-    assert lines[0].startswith("ascend-specpatch ")
-    assert "4 patches" in lines[0]
-    assert lines[0].endswith("on vllm 0.16.0 + vllm-ascend 0.16.0rc1")
+    *lines, last = done.stdout.splitlines()
+    pid, state = json.loads(last)
+    assert visible(state) == PATCHED
+    said = [line.removeprefix(f"{pid} ") for line in lines if line.startswith(f"{pid} ")]
+    assert len(said) == 1, lines
+    assert said[0].startswith("ascend-specpatch ")
+    assert "4 patches" in said[0]
+    assert said[0].endswith("on vllm 0.16.0 + vllm-ascend 0.16.0rc1")
+
+
+def test_a_forked_child_that_no_plugin_runs_in_logs_its_line_and_writes_its_file(
+    fake_hosts: FakeHosts,
+) -> None:
+    """vLLM loads its plugins once a process, and a fork inherits that it has."""
+    found = fake_hosts.result(
+        """
+        import logging, multiprocessing
+        from ascend_specpatch import processes
+        logging.basicConfig(level="INFO", stream=sys.stderr, format="%(process)d %(message)s")
+        bootstrap.register()
+
+        def child(queue):
+            own = [process for process in processes.read_all()[0] if process.pid == os.getpid()]
+            queue.put([os.getpid(), [process.report["digest"] for process in own]])
+
+        context = multiprocessing.get_context("fork")
+        queue = context.SimpleQueue()
+        process = context.Process(target=child, args=(queue,))
+        process.start()
+        process.join()
+        left = [process.pid for process in processes.read_all()[0]]
+        from ascend_specpatch import report
+        print(json.dumps([queue.get(), left, os.getpid(), report.current().digest()]))
+        """,
+        TMPDIR=str(fake_hosts.folder),
+    )
+    (child, digests), left, parent, digest = found
+    assert digests == [digest]
+    assert parent in left
+    assert child not in left, "the child's file outlived it"
 
 
 def test_a_thread_that_holds_our_lock_at_a_fork_does_not_block_the_child(fake_hosts: FakeHosts) -> None:
@@ -87,7 +121,7 @@ def test_asking_whether_vllm_is_installed_activates_nothing(fake_hosts: FakeHost
         ascend_specpatch.arm()
         spec = importlib.util.find_spec("vllm")
         source = spec.loader.get_source("vllm")
-        loaded = [name in sys.modules for name in ("ascend_specpatch.hooks", "wrapt")]
+        loaded = [name in sys.modules for name in ("ascend_specpatch.hooks", "importlib_metadata")]
         print(json.dumps([source, bootstrap.armed(), *loaded]))
         """
     )

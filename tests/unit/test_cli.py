@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ascend_specpatch import cli, hooks, hosts, registry
+from ascend_specpatch import cli, doctor, hooks, hosts, processes, registry
+from ascend_specpatch.doctor import Finding
 from ascend_specpatch.hosts import HostPair
 from ascend_specpatch.registry import Patch, Registry
 
@@ -23,12 +24,39 @@ REGISTRY = Registry(
         Patch("spec_decode.base", "fakehost_of_cli", "stands under", implementation="body_of_cli"),
     ]
 )
+CHAIN = Registry(
+    [
+        Patch("worker.lazy", "fakehost_of_cli", "takes it late", implementation="body_of_cli"),
+        Patch(
+            "spec_decode.base",
+            "fakehost_of_cli",
+            "stands under",
+            ("worker.lazy",),
+            implementation="body_of_cli",
+        ),
+        Patch(
+            "spec_decode.clone",
+            "fakehost_of_cli",
+            "on top",
+            ("spec_decode.base",),
+            after=("worker.lazy",),
+            default=False,
+            implementation="body_of_cli",
+            provider="others",
+        ),
+    ],
+    problems=["the patches of bad are left out: they raise. Mend or uninstall that distribution"],
+)
 
 
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "fakehost_of_cli.py").write_text("")
-    (tmp_path / "body_of_cli.py").write_text("def apply(edit): edit.set(edit.module, 'patched', True)\n")
+    (tmp_path / "body_of_cli.py").write_text(
+        '"""What: a name."""\ndef apply(edit): edit.set(edit.module, "patched", True)\n'
+    )
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # no runtime files but those of the test
+    monkeypatch.setattr(processes, "_candidates", lambda: [str(tmp_path / "runtime")])
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(hosts, "installed", lambda: hosts.SUPPORTED[0])
     monkeypatch.setattr(registry, "load", lambda: REGISTRY)
@@ -56,7 +84,7 @@ def test_list_shows_the_order_and_what_the_settings_make_of_it(
     assert lines[2].endswith("off    stands under [ASCEND_SPECPATCH_DISABLE]")
     code, value = _json(capsys, "list")
     assert code == cli.OK
-    assert [row["state"] for row in value["patches"]] == ["waiting", "off"]  # type: ignore[attr-defined, index]
+    assert [row["state"] for row in value["patches"]] == ["on", "off"]  # type: ignore[attr-defined, index]
 
 
 def test_status_imports_nothing_unless_asked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,7 +113,7 @@ def test_status_shows_hosts_activation_and_states(
 
 def test_a_refused_patch_is_exit_code_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "body_of_cli.py").write_text("def apply(edit): raise LookupError('no such method')\n")
-    assert cli.main(["status", "--import"]) == cli.REFUSED
+    assert cli.main(["status", "--import"]) == cli.NOT_WELL
     assert "refused  LookupError: no such method" in capsys.readouterr().out
 
 
@@ -93,7 +121,7 @@ def test_a_target_that_does_not_import_is_exit_code_1(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "fakehost_of_cli.py").write_text("raise OSError('no device')\n")
-    assert cli.main(["status", "--import"]) == cli.REFUSED
+    assert cli.main(["status", "--import"]) == cli.NOT_WELL
     assert "its module does not import: OSError: no device" in capsys.readouterr().out
 
 
@@ -102,7 +130,7 @@ def test_under_strict_a_refusal_is_exit_code_1_and_no_traceback(
 ) -> None:
     monkeypatch.setenv("ASCEND_SPECPATCH_STRICT", "1")
     monkeypatch.setattr(hosts, "installed", lambda: HostPair(None, None))
-    assert cli.main(["status", "--import"]) == cli.REFUSED
+    assert cli.main(["status", "--import"]) == cli.NOT_WELL
     assert capsys.readouterr().err.startswith("ascend-specpatch: found no vllm + no vllm-ascend, and")
 
 
@@ -122,7 +150,7 @@ def test_a_reason_that_the_terminal_cannot_show_is_escaped(
     (tmp_path / "fakehost_of_cli.py").write_text("raise OSError('设备')\n", encoding="utf-8")
     terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", terminal)
-    assert cli.main(["status", "--import"]) == cli.REFUSED
+    assert cli.main(["status", "--import"]) == cli.NOT_WELL
     assert rb"OSError: \u8bbe\u5907" in terminal.buffer.getvalue()  # type: ignore[attr-defined]
 
 
@@ -164,3 +192,157 @@ def test_bad_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str], arguments:
         cli.main(arguments)
     assert caught.value.code == cli.BAD_USAGE
     assert "usage: ascend-specpatch" in capsys.readouterr().err
+
+
+@pytest.fixture
+def chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "load", lambda: CHAIN)
+
+
+@pytest.mark.usefixtures("chain")
+def test_list_says_all_there_is_to_say_in_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASCEND_SPECPATCH_DISABLE", "worker.*")
+    code, value = _json(capsys, "list")
+    assert code == cli.OK
+    assert value["problems"] == list(CHAIN.problems)
+    pair = {"vllm": "0.16.0", "vllm_ascend": "0.16.0rc1"}
+    assert value["patches"] == [
+        {
+            "id": patch_id,
+            "stage": patch_id.partition(".")[0],
+            "position": position,
+            "target": "fakehost_of_cli",
+            "summary": summary,
+            "state": "off",
+            "reason": reason,
+            "requires": requires,
+            "after": after,
+            "goes_off_with_it": goes_off,
+            "default": default,
+            "hosts": [pair],
+            "provider": provider,
+            "implementation": "body_of_cli",
+            "leans_on": [],
+            "documentation": "What: a name.",
+        }
+        for patch_id, position, summary, reason, requires, after, goes_off, default, provider in (
+            (
+                "worker.lazy",
+                1,
+                "takes it late",
+                "ASCEND_SPECPATCH_DISABLE",
+                [],
+                [],
+                ["spec_decode.base", "spec_decode.clone"],
+                True,
+                "",
+            ),
+            (
+                "spec_decode.base",
+                2,
+                "stands under",
+                "needs worker.lazy, which is off (ASCEND_SPECPATCH_DISABLE)",
+                ["worker.lazy"],
+                [],
+                ["spec_decode.clone"],
+                True,
+                "",
+            ),
+            (
+                "spec_decode.clone",
+                3,
+                "on top",
+                "off by default; ASCEND_SPECPATCH_ENABLE=spec_decode.clone turns it on",
+                ["spec_decode.base"],
+                ["worker.lazy"],
+                [],
+                False,
+                "others",
+            ),
+        )
+    ]
+
+
+@pytest.mark.usefixtures("chain")
+def test_list_and_status_say_what_was_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("list", "status"):
+        cli.main([command])
+        assert "\nthe patches of bad are left out: they raise. Mend" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("chain")
+def test_explain_says_what_a_patch_is_and_what_hangs_on_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "worker.lazy"]) == cli.OK
+    out = capsys.readouterr().out
+    lines = [line.split(None, 1) for line in out.splitlines()]
+    assert ["patch", "worker.lazy, number 1 of 3"] in lines
+    assert "goes off with it  spec_decode.base, spec_decode.clone\n" in out
+    assert "switch it off     ASCEND_SPECPATCH_DISABLE=worker.lazy\n" in out
+    assert out.endswith("\n\nWhat: a name.\n")
+    code, value = _json(capsys, "explain", "spec_decode.clone")
+    assert (code, value["id"], value["requires"]) == (cli.OK, "spec_decode.clone", ["spec_decode.base"])
+
+
+@pytest.mark.usefixtures("chain")
+def test_explain_of_an_unknown_patch_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "worker.lasy"]) == cli.BAD_USAGE
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "ascend-specpatch: no patch is named worker.lasy; did you mean worker.lazy?\n")
+
+
+def test_status_of_no_supported_pair_is_exit_code_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosts, "installed", lambda: HostPair("0.99.0", None))
+    assert cli.main(["status"]) == cli.NOT_WELL
+    assert "not supported; supported: vllm 0.16.0" in capsys.readouterr().out
+    monkeypatch.setenv("ASCEND_SPECPATCH", "0")  # nothing is wanted, so nothing is wrong
+    assert cli.main(["status"]) == cli.OK
+
+
+def test_status_shows_running_processes_and_what_they_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    hooks.activate()
+    hooks.register()
+    assert cli.main(["status"]) == cli.OK
+    out = capsys.readouterr().out
+    header, line = out[out.index("PID ") :].splitlines()[:2]
+    expected = [str(os.getpid()), "0", "2", "0", "0"]
+    assert header.split()[:4] == ["PID", "PROCESS", "WRITTEN", "DIGEST"]
+    assert [line.split()[0], *line.split()[-4:]] == expected
+
+    hooks.refresh().mark("worker.lazy", registry.State.REFUSED, "for a test")
+    hooks.refresh().note("spec_decode.base", ("x was replaced by y",))
+    processes.write(hooks.refresh().as_dict())
+    assert cli.main(["status"]) == cli.NOT_WELL
+    out = capsys.readouterr().out
+    assert f"({os.getpid()}): worker.lazy is refused: for a test\n" in out
+    code, value = _json(capsys, "status")
+    assert code == cli.NOT_WELL
+    (process,) = value["processes"]  # type: ignore[misc]
+    assert process["report"]["patches"][0]["reason"] == "for a test"
+
+
+def test_doctor_is_exit_code_1_where_it_finds_a_fault(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [Finding("hosts", "ok", "all there"), Finding("triton", "note", "is stock", "pip install it")]
+    monkeypatch.setattr(doctor, "examine", lambda import_hosts: found)
+    assert cli.main(["doctor"]) == cli.OK
+    assert capsys.readouterr().out.splitlines() == [
+        "CHECK   VERDICT  FOUND",
+        "hosts   ok       all there",
+        "triton  note     is stock",
+        "",
+        "triton (note): to mend it",
+        "    pip install it",
+    ]
+    found.append(Finding("hosts", "fault", "none", "pip install vllm"))
+    code, value = _json(capsys, "doctor", "--quick")
+    assert (code, [f["verdict"] for f in value["findings"]]) == (  # type: ignore[attr-defined]
+        cli.NOT_WELL,
+        ["ok", "note", "fault"],
+    )

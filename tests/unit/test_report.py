@@ -90,6 +90,8 @@ def test_the_table_is_aligned_and_the_json_complete() -> None:
         "summary": "third",
         "state": "waiting",
         "reason": "",
+        "provider": "",
+        "notes": [],
     }
 
 
