@@ -254,15 +254,21 @@ class _Release:
     """One release of both hosts.
 
     Attributes:
-        label: what to call it.
+        labels: top-level package -> what to call its release.
         readers: top-level package -> its reader; others are read as they are installed.
     """
 
-    label: str
+    labels: Mapping[str, str]
     readers: Mapping[str, Reader]
+
+    def __str__(self) -> str:
+        return " + ".join(self.labels.values())
 
     def read(self, module: str) -> bytes:
         return self.readers.get(module.partition(".")[0], installed_source)(module)
+
+    def label(self, module: str) -> str:
+        return self.labels.get(module.partition(".")[0], "installed")
 
 
 def _drift(options: argparse.Namespace) -> int:
@@ -275,7 +281,7 @@ def _drift(options: argparse.Namespace) -> int:
     recorded = None
     if not base.readers:  # nothing is given to compare with: what was verified is
         recorded = pair if pair in hosts.SUPPORTED else hosts.SUPPORTED[-1]
-        base = _Release(f"{recorded}, as verified", {})
+        base = _Release(_labels(recorded), {})
 
     findings: dict[str, list[Finding]] = {}
     refusals: dict[str, str] = {}
@@ -303,10 +309,10 @@ def _drift(options: argparse.Namespace) -> int:
             }
             for patch in patches
         ]
-        content = {"base": base.label, "given": given.label, "patches": rows, "differences": differences}
+        content = {"base": str(base), "given": str(given), "patches": rows, "differences": differences}
         print(json.dumps(content, indent=2))
     else:
-        print(f"from  {base.label}\nto    {given.label}\n")
+        print(f"from  {base}{', as verified' if recorded else ''}\nto    {given}\n")
         table = [
             (
                 patch.id,
@@ -327,23 +333,31 @@ def _release(options: argparse.Namespace, prefix: str, pair: HostPair, modules: 
     Raises:
         _Usage, ArchiveError: it cannot be found or read.
     """
-    labels, readers = [], {}
+    labels, readers = _labels(pair), {}
     for distribution, package in _PACKAGES.items():
         given: str | None = getattr(options, prefix + package)
         installed: str | None = getattr(pair, package)
         if given is None or given == installed:
-            labels.append(f"{distribution} {installed}" if installed else f"no {distribution}")
-        elif os.path.lexists(given):
+            continue
+        if os.path.lexists(given):
             its = [module for module in modules if module.partition(".")[0] == package]
             readers[package] = archives.reader(Path(given), package, its)
-            labels.append(Path(given).name or given)
+            labels[package] = Path(given).name or given
         else:
             raise _Usage(
                 f"{given} is neither a file or folder nor the installed version of {distribution} "
                 f"({installed or 'none is installed'}). Nothing is downloaded: give a wheel or source "
                 f"distribution, from `pip download --no-deps {distribution}=={given}`"
             )
-    return _Release(" + ".join(labels), readers)
+    return _Release(labels, readers)
+
+
+def _labels(pair: HostPair) -> dict[str, str]:
+    versions = {distribution: getattr(pair, package) for distribution, package in _PACKAGES.items()}
+    return {
+        _PACKAGES[distribution]: f"{distribution} {version}" if version else f"no {distribution}"
+        for distribution, version in versions.items()
+    }
 
 
 def _record(patch: Patch, recorded: HostPair | None, base: _Release, names: Sequence[str]) -> Record:
@@ -375,7 +389,7 @@ def _differences(findings: Iterable[Sequence[Finding]], base: _Release, given: _
         if finding.state is ObjectState.MISSING:
             differences[finding.name] = f"{finding.name} is gone: {finding.detail}"
         elif finding.state is ObjectState.UNVERIFIED:
-            differences[finding.name] = f"{finding.name} was never verified"
+            differences[finding.name] = f"{finding.name} is not in {base}"
         else:
             differences[finding.name] = _diff(finding, base, given)
     return differences
@@ -396,7 +410,7 @@ def _diff(finding: Finding, base: _Release, given: _Release) -> str:
     lines = difflib.unified_diff(
         old.splitlines(keepends=True),
         new.splitlines(keepends=True),
-        f"{finding.name} ({base.label})",
-        f"{finding.name} ({given.label})",
+        f"{finding.name} ({base.label(module)})",
+        f"{finding.name} ({given.label(module)})",
     )
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)

@@ -169,13 +169,13 @@ def check(patch: Patch, pair: HostPair) -> None:
     if record is None:
         known = " or ".join(verified.pairs) or "no hosts at all"
         raise SourceMismatch(
-            f"its source was verified on {known}, not on the installed {pair}: `ascend-specpatch drift` says "
-            "what differs"
+            f"it was verified on {known}, not on the installed {pair}: `ascend-specpatch drift` says what "
+            f"differs; report it, or set ASCEND_SPECPATCH_DISABLE={patch.id}"
         )
     differing = [f for f in compare(names, record, installed_source) if f.state is not ObjectState.VERIFIED]
     if differing:
         raise SourceMismatch(
-            f"the source it was verified on, {pair}, is not the installed one (also {pair}): "
+            f"it was verified on {pair}, and the installed {pair} has other source: "
             f"{'; '.join(map(str, differing))}. `ascend-specpatch drift` says more: report it, or set "
             f"ASCEND_SPECPATCH_DISABLE={patch.id}"
         )
@@ -295,7 +295,7 @@ def installed_source(module: str) -> bytes:
         if hasattr(loader, "get_data") and origin.endswith(tuple(SOURCE_SUFFIXES)):
             source: bytes = loader.get_data(origin)
             return source
-        text: str | None = loader.get_source(module) if hasattr(loader, "get_source") else None
+        text: str | None = loader.get_source(spec.name) if hasattr(loader, "get_source") else None
     except (ImportError, OSError, SyntaxError, ValueError) as error:
         raise NoSource(f"the source of its module cannot be read: {error}") from error
     if text is None:
@@ -305,7 +305,7 @@ def installed_source(module: str) -> bytes:
 
 def _find_spec(module: str) -> ModuleSpec | None:
     """As ``importlib.util.find_spec``, which would import the packages that a module is in."""
-    package = module.rpartition(".")[0]
+    package, _, name = module.rpartition(".")
     try:
         if not package:
             return importlib.util.find_spec(module)
@@ -313,7 +313,8 @@ def _find_spec(module: str) -> ModuleSpec | None:
         if locations is None:
             spec = _find_spec(package)
             locations = spec.submodule_search_locations if spec else None
-        return PathFinder.find_spec(module, locations) if locations is not None else None
+        # Under its last name alone: a namespace package would look for its parent among the loaded modules.
+        return PathFinder.find_spec(name, list(locations)) if locations is not None else None
     except (ImportError, ValueError):  # ValueError: a module without a spec
         return None
 
@@ -335,16 +336,16 @@ def _by_module(names: Iterable[str]) -> dict[str, list[str]]:
 def _compare_module(
     module: str, qualnames: list[str], entry: ModuleRecord | None, read: Reader
 ) -> Iterator[Finding]:
-    verified = entry.objects if entry else {}
+    verified: Mapping[str, str] = entry.objects if entry else {}
     digests: Mapping[str, str] = {}
     same, why = False, "its module does not define it"
-    try:
-        source = read(module)
-        same = entry is not None and _sha256(source) == entry.source
-        if not same:
-            digests = _digests(source, tuple(verified))
-    except NoSource as error:
-        why = str(error)
+    if entry is not None:
+        try:
+            source = read(module)
+            same = _sha256(source) == entry.source
+            digests = {} if same else _digests(source, tuple(verified))
+        except NoSource as error:
+            why = str(error)
     for qualname in qualnames:
         name, expected = f"{module}:{qualname}", verified.get(qualname)
         if expected is None:
