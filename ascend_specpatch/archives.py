@@ -4,6 +4,7 @@ extracted or executed, and links are ignored."""
 
 from __future__ import annotations
 
+import lzma
 import stat
 import tarfile
 import zipfile
@@ -42,7 +43,15 @@ def reader(path: Path, package: str, modules: Collection[str]) -> Reader:
             if module not in best or rank <= best[module][:2]:
                 best[module] = (*rank, content)
     # What the standard library raises for a damaged archive is not one exception.
-    except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, tarfile.TarError, zlib.error) as error:
+    except (
+        OSError,
+        EOFError,
+        RuntimeError,
+        zipfile.BadZipFile,
+        tarfile.TarError,
+        zlib.error,
+        lzma.LZMAError,
+    ) as error:
         raise ArchiveError(f"{path} cannot be read: {error or type(error).__name__}") from error
     if not best:
         raise ArchiveError(f"{path} has no package {package}")
