@@ -50,12 +50,29 @@ class ActivatingLoader:
         _guarded(lambda: _activate(f"import of {spec.name}"))
         # Under STRICT a failure has raised: still armed, it stops whoever swallows that and imports again.
         disarm()
+        loaded = sys.modules.get(spec.name)
+        if loaded is not None:  # a patch of another distribution imported the host as it was loaded itself
+            spec.loader = _Loaded(loaded.__spec__)  # type: ignore[assignment]
+            return loaded
         # The search for this host was over before the watcher came, which may be waiting for the host itself.
         again = find_behind(ascend_specpatch, spec.name)
         spec.loader = getattr(again, "loader", None) or self._loader
         create = getattr(spec.loader, "create_module", None)
         module: ModuleType | None = create(spec) if create else None
         return module
+
+
+class _Loaded:
+    """The loader of a module that is there: it is not executed once more."""
+
+    def __init__(self, spec: ModuleSpec | None) -> None:
+        self._spec = spec
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
 
 
 def disarm() -> None:

@@ -412,6 +412,8 @@ def _apply_of(patch: Patch, edit: Edit) -> Callable[[Edit], object]:
     apply: Callable[[Edit], object] | None = getattr(importlib.import_module(patch.body), "apply", None)
     if not callable(apply):
         raise TypeError(f"{patch.body} has no function apply(edit)")
+    if inspect.iscoroutinefunction(apply):
+        raise TypeError(f"{patch.body}.apply is a coroutine function: nobody would run it")
     try:
         signature = inspect.signature(apply)
     except ValueError:  # written in C: calling it will tell
