@@ -13,16 +13,18 @@ from typing import Any
 
 import pytest
 
+PROPOSER = """
+class EagleProposer:
+    def who(self):
+        return "upstream"
+
+def helper():
+    return "upstream"
+"""
+
 HOSTS = {
     "vllm/__init__.py": "",
-    "vllm/proposer.py": """
-        class EagleProposer:
-            def who(self):
-                return "upstream"
-
-        def helper():
-            return "upstream"
-        """,
+    "vllm/proposer.py": PROPOSER,
     "vllm/user.py": """
         from vllm.proposer import EagleProposer, helper
 
@@ -106,6 +108,10 @@ import ascend_specpatch
 from ascend_specpatch import bootstrap
 bootstrap.disarm()  # a test says itself what activates
 MODULES = ["vllm.proposer", "vllm.user", "vllm_ascend.drafter", "vllm_ascend.runner", "vllm_ascend.worker"]
+
+def applied():
+    from ascend_specpatch import report
+    return report.current().applied_order
 
 def state():
     from importlib import import_module

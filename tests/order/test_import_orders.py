@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from itertools import permutations
 
-from .conftest import PATCHED, UNPATCHED, FakeHosts, visible
+from .conftest import PATCHED, PROPOSER, UNPATCHED, FakeHosts, visible
 
 # One interpreter, a fork for each order: an interpreter start costs more than what is tested.
 EVERY_ORDER = """
@@ -73,16 +73,7 @@ def test_an_importer_that_took_a_name_from_a_module_still_loading_gets_the_new_o
     fake_hosts.write(
         {
             "vllm/early.py": "from vllm.proposer import EagleProposer\nclass Sub(EagleProposer): pass\n",
-            "vllm/proposer.py": """
-                class EagleProposer:
-                    def who(self):
-                        return "upstream"
-
-                def helper():
-                    return "upstream"
-
-                from vllm import early
-                """,
+            "vllm/proposer.py": PROPOSER + "from vllm import early\n",
         }
     )
     found = fake_hosts.result(
@@ -99,16 +90,13 @@ def test_an_importer_that_took_a_name_from_a_module_still_loading_gets_the_new_o
 def test_a_requirement_whose_module_is_still_loading_is_waited_for(fake_hosts: FakeHosts) -> None:
     # The requirement's module imports the dependent's: when the latter has loaded, the former cannot be
     # patched yet.
-    fake_hosts.write(
-        {"vllm/proposer.py": "import vllm_ascend.drafter\nclass EagleProposer: pass\ndef helper(): pass\n"}
-    )
+    fake_hosts.write({"vllm/proposer.py": "import vllm_ascend.drafter\n" + PROPOSER})
     fake_hosts.write({"vllm_ascend/drafter.py": "class Drafter: pass\n"})
     found = fake_hosts.result(
         """
         ascend_specpatch.arm()
         import vllm.proposer
-        from ascend_specpatch import report
-        print(json.dumps(report.current().applied_order))
+        print(json.dumps(applied()))
         """
     )
     assert found == ["spec_decode.upstream", "spec_decode.drafter"]
@@ -120,8 +108,7 @@ def test_the_target_of_a_requirement_is_imported_first(fake_hosts: FakeHosts) ->
         """
         ascend_specpatch.arm()
         import vllm_ascend.drafter
-        from ascend_specpatch import report
-        print(json.dumps([report.current().applied_order, "vllm.user" in sys.modules]))
+        print(json.dumps([applied(), "vllm.user" in sys.modules]))
         """
     )
     assert found == [["spec_decode.upstream", "spec_decode.drafter"], False]
@@ -153,8 +140,7 @@ def test_patches_on_one_target_are_applied_in_the_listed_order_even_if_one_must_
         """
         ascend_specpatch.arm()
         import vllm.proposer
-        from ascend_specpatch import report
-        print(json.dumps(report.current().applied_order))
+        print(json.dumps(applied()))
         """
     )
     assert found == [f"spec_decode.{name}" for name in "abcd"]
@@ -193,13 +179,12 @@ def test_threads_that_import_targets_at_once_neither_deadlock_nor_apply_twice(
         threads = [threading.Thread(target=load, args=(name,)) for name in MODULES]
         for thread in threads: thread.start()
         for thread in threads: thread.join(30)
-        from ascend_specpatch import report
-        print(json.dumps([errors, sorted(report.current().applied_order), state()]))
+        print(json.dumps([errors, sorted(applied()), state()]))
         """
     )
-    errors, applied, state = found
+    errors, ids, state = found
     assert errors == []
-    assert applied == sorted(state["states"])
+    assert ids == sorted(state["states"])
     assert visible(state) == PATCHED
 
 

@@ -17,17 +17,9 @@ import pytest
 
 from ascend_specpatch.classes import add_abc_meta, make_cls
 
+from .two_bases import Host, Ours
+
 T = TypeVar("T")
-
-
-class Host:
-    def where(self) -> str:
-        return "host"
-
-
-class Ours:
-    def where(self) -> str:
-        return "ours"
 
 
 class Template(Host):

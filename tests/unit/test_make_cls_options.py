@@ -14,15 +14,7 @@ import pytest
 
 from ascend_specpatch.classes import fix_new_class_closures, make_cls
 
-
-class Host:
-    def where(self) -> str:
-        return "host"
-
-
-class Ours:
-    def where(self) -> str:
-        return "ours"
+from .two_bases import Host, Ours
 
 
 class Template(Host):
