@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever a process imports first, and whenever the patches are activated in it, it ends in one state.
+
+On the real hosts, whose modules import each other. `make fuzz` tries thousands of orders more.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from ascend_specpatch.patches import PATCHES
+from tests.order.real_hosts import (
+    Outcome,
+    every_late_order,
+    every_order,
+    explore,
+    random_orders,
+    reference,
+    without_patches,
+)
+from tests.order.real_hosts_state import ASCEND_PROPOSERS, HOLDERS, MODEL_RUNNER, TARGETS
+
+EARLY = every_order((*TARGETS, "vllm_ascend.spec_decode"))
+LATE = every_late_order(TARGETS)
+SEED = random.randrange(2**32)
+RANDOM = random_orders(random.Random(SEED), 60)
+
+ALONE = without_patches(HOLDERS)
+PATCHED = reference(())
+
+# What patches add or replace, and every place in the hosts that holds it. Changed together with a patch.
+NEW = {
+    f"{ASCEND_PROPOSERS}.AscendDraftModelProposer": [f"{ASCEND_PROPOSERS}.AscendDraftModelProposer"],
+    f"{ASCEND_PROPOSERS}.AscendEagleProposer": [
+        "vllm_ascend.spec_decode.AscendEagleProposer",
+        f"{ASCEND_PROPOSERS}.AscendEagleProposer",
+        f"{MODEL_RUNNER}.AscendEagleProposer[]",
+    ],
+    f"{ASCEND_PROPOSERS}.SpecDecodeBaseProposer": [
+        f"{ASCEND_PROPOSERS}.AscendDraftModelProposer base",
+        f"{ASCEND_PROPOSERS}.AscendEagleProposer base",
+        f"{ASCEND_PROPOSERS}.SpecDecodeBaseProposer",
+        f"{MODEL_RUNNER}.AscendEagleProposer[]",
+    ],
+    **{
+        method: [method]
+        for method in (
+            f"{ASCEND_PROPOSERS}.SpecDecodeBaseProposer.prepare_inputs_padded",
+            f"{MODEL_RUNNER}.NPUModelRunner._bookkeeping_sync",
+            f"{MODEL_RUNNER}.NPUModelRunner.initialize_kv_cache",
+            f"{MODEL_RUNNER}.NPUModelRunner.propose_draft_token_ids",
+            f"{MODEL_RUNNER}.NPUModelRunner.sample_tokens",
+        )
+    },
+}
+
+RUNNERS = dict.fromkeys(
+    (
+        "vllm_ascend._310p.model_runner_310p",
+        MODEL_RUNNER,
+        "vllm_ascend.worker.worker",
+        "vllm_ascend.xlite.xlite_model_runner",
+    ),
+    f"{MODEL_RUNNER}.NPUModelRunner",
+)
+
+# The class that NPUModelRunner builds for a method, and what it is an instance of.
+BASES = [
+    f"{ASCEND_PROPOSERS}.SpecDecodeBaseProposer",
+    "ascend_specpatch.patches.spec_decode.base_proposer.ProposerBase",
+    "ascend_specpatch.patches.spec_decode.drafting.loop.DraftLoop",
+    "ascend_specpatch.patches.spec_decode.drafting.first_pass.FirstPass",
+    f"{ASCEND_PROPOSERS}._HostFunctions",
+    "ascend_specpatch.patches.spec_decode.base_proposer._vllm_constructor.<locals>._VllmConstructor",
+    "vllm.v1.spec_decode.eagle.SpecDecodeBaseProposer",
+]
+EAGLE = {
+    "class": [f"{ASCEND_PROPOSERS}.AscendEagleProposer", *BASES],
+    "is": [
+        "vllm.v1.spec_decode.eagle.SpecDecodeBaseProposer",
+        "vllm.v1.spec_decode.eagle.EagleProposer",
+        f"{ASCEND_PROPOSERS}.SpecDecodeBaseProposer",
+        f"{ASCEND_PROPOSERS}.AscendEagleProposer",
+        f"{MODEL_RUNNER}.AscendEagleProposer",
+        "vllm.v1.worker.gpu_model_runner.EagleProposer",
+    ],
+}
+DRAFT_MODEL = {
+    "class": [f"{ASCEND_PROPOSERS}.AscendDraftModelProposer", *BASES],
+    "is": [
+        "vllm.v1.spec_decode.eagle.SpecDecodeBaseProposer",
+        "vllm.v1.spec_decode.draft_model.DraftModelProposer",
+        f"{ASCEND_PROPOSERS}.SpecDecodeBaseProposer",
+        f"{ASCEND_PROPOSERS}.AscendDraftModelProposer",
+        f"{MODEL_RUNNER}.AscendEagleProposer",
+        "vllm.v1.worker.gpu_model_runner.DraftModelProposer",
+    ],
+}
+OTHER_METHODS = ("ngram", "suffix", "medusa")
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Outcome]:
+    """Of every order, by order: all in one tree of processes."""
+    orders = {ALONE, PATCHED, *EARLY, *LATE, *RANDOM, *map(reference, RANDOM)}
+    log = tmp_path_factory.mktemp("import_orders") / "log"
+    return {outcome.order: outcome for outcome in explore(orders, log)}
+
+
+@pytest.fixture(scope="module")
+def patched(outcomes: dict[tuple[str, ...], Outcome]) -> dict[str, Any]:
+    return outcomes[PATCHED].state
+
+
+def test_each_target_is_among_the_modules_that_are_imported() -> None:
+    assert {patch.target for patch in PATCHES} <= set(HOLDERS)
+
+
+def test_every_patch_is_applied(patched: dict[str, Any]) -> None:
+    assert patched["failed"] == {}
+    assert patched["patches"] == {patch.id: "applied" for patch in PATCHES}
+
+
+def test_the_model_runner_builds_the_patched_classes(patched: dict[str, Any]) -> None:
+    found = patched["proposers"]
+    assert {method: found[method] for method in ("eagle", "eagle3", "mtp", "draft_model")} == {
+        **dict.fromkeys(("eagle", "eagle3", "mtp"), EAGLE),
+        "draft_model": DRAFT_MODEL,
+    }
+
+
+def test_methods_that_no_patch_is_about_get_the_classes_of_the_hosts(
+    outcomes: dict[tuple[str, ...], Outcome], patched: dict[str, Any]
+) -> None:
+    alone = outcomes[ALONE].state["proposers"]
+    assert all("class" in alone[method] for method in OTHER_METHODS)
+    assert [patched["proposers"][method] for method in OTHER_METHODS] == [
+        alone[method] for method in OTHER_METHODS
+    ]
+
+
+def test_host_modules_hold_the_new_objects_and_no_replaced_one(patched: dict[str, Any]) -> None:
+    assert patched["stale"] == {}
+    assert patched["new"] == NEW
+    assert patched["runners"] == RUNNERS
+
+
+@pytest.mark.parametrize(("orders", "count"), [(EARLY, 120), (LATE, 120)], ids=["early", "late"])
+def test_every_permutation_ends_in_that_state(
+    outcomes: dict[tuple[str, ...], Outcome],
+    patched: dict[str, Any],
+    orders: list[tuple[str, ...]],
+    count: int,
+) -> None:
+    assert len(set(orders)) == count
+    wrong = [order for order in orders if outcomes[order] != Outcome(order, {}, patched)]
+    assert not wrong, f"{len(wrong)} orders, the first: {outcomes[wrong[0]]}"
+
+
+def test_random_orders_end_in_the_state_that_their_settings_give(
+    outcomes: dict[tuple[str, ...], Outcome], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with capsys.disabled():
+        print(f" seed {SEED}")
+    wrong = [
+        order for order in RANDOM if outcomes[order] != Outcome(order, {}, outcomes[reference(order)].state)
+    ]
+    assert not wrong, f"{len(wrong)} orders, the first: {outcomes[wrong[0]]}"
+    assert not any(outcomes[order].state["stale"] for order in RANDOM)
