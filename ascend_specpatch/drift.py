@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``ascend-specpatch verify`` and ``ascend-specpatch drift``: the installed hosts, or other releases of
-them, against the verified source. Nothing is imported, downloaded or unpacked."""
+"""``ascend-specpatch drift``: which patches another release of the hosts would have refused, and what changed
+there. Nothing is imported, downloaded or unpacked."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import difflib
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ascend_specpatch import archives, fingerprints, hosts, registry, report, syntax
+from ascend_specpatch import archives, fingerprints, hosts, registry, report, syntax, verify
 from ascend_specpatch.archives import ArchiveError
 from ascend_specpatch.fingerprints import (
     Finding,
@@ -26,69 +25,36 @@ from ascend_specpatch.fingerprints import (
     Reader,
     Record,
     SourceMismatch,
-    VerifiedSource,
     installed_source,
 )
 from ascend_specpatch.hosts import HostPair
 from ascend_specpatch.registry import Patch
-
-SAME, DIFFERENT, BAD_USAGE = 0, 1, 2
+from ascend_specpatch.verify import BAD_USAGE, DIFFERENT, SAME, UsageError
 
 # What is given a release: distribution -> top-level package.
 _PACKAGES: Final = {"vllm": "vllm", "vllm-ascend": "vllm_ascend"}
 
 
-class _Usage(ValueError):
-    """Something the caller has to change; the message says what."""
-
-
 def add_parsers(commands: Any) -> None:
-    """Add both commands to the subparsers ``commands``."""
-    verify_parser = commands.add_parser(
-        "verify", help="compare the installed hosts with the source that each patch was verified on"
-    )
-    verify_parser.add_argument(
-        "--update",
-        action="store_true",
-        help="record the installed source as verified: after every test has passed on it",
-    )
-    verify_parser.add_argument(
-        "--file",
-        type=Path,
-        help="the file of verified source to use, instead of those that come with the patches",
-    )
-    verify_parser.set_defaults(run=verify)
-    drift_parser = commands.add_parser(
+    """Add ``verify`` and ``drift`` to the subparsers ``commands``."""
+    verify.add_parser(commands)
+    add_parser(commands)
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the subparsers ``commands``."""
+    parser = commands.add_parser(
         "drift", help="which patches another release of the hosts would have refused, and what changed there"
     )
     for option, what in (("", "the release to look at"), ("base-", "what to compare it with")):
         for distribution in _PACKAGES:
-            drift_parser.add_argument(
+            parser.add_argument(
                 f"--{option}{distribution}",
                 metavar="X",
                 help=f"{what}: a wheel, source distribution or folder of {distribution}, or its version",
             )
-    drift_parser.set_defaults(run=drift)
-    for command in (verify_parser, drift_parser):
-        command.add_argument("--json", action="store_true", help="print JSON")
-
-
-def verify(options: argparse.Namespace) -> int:
-    """Compare the installed hosts with the verified source, or record them as verified.
-
-    Args:
-        options: ``update``, ``file`` (a Path or None), ``json``.
-
-    Returns:
-        0: all is verified (or was recorded); 1: something differs; 2: bad usage.
-    """
-    try:
-        pair = hosts.installed()
-        patches = _patches_for(pair)
-        return _update(patches, pair, options) if options.update else _verify(patches, pair, options)
-    except (_Usage, SourceMismatch) as error:
-        print(f"ascend-specpatch: {error}", file=sys.stderr)
-        return BAD_USAGE if isinstance(error, _Usage) else DIFFERENT
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=drift)
 
 
 def drift(options: argparse.Namespace) -> int:
@@ -103,150 +69,9 @@ def drift(options: argparse.Namespace) -> int:
     """
     try:
         return _drift(options)
-    except (_Usage, ArchiveError) as error:
+    except (UsageError, ArchiveError, SourceMismatch) as error:
         print(f"ascend-specpatch: {error}", file=sys.stderr)
-        return BAD_USAGE
-
-
-def _patches_for(pair: HostPair) -> list[Patch]:
-    """The patches that declare what they lean on and are for ``pair``.
-
-    Raises:
-        _Usage: there is none.
-    """
-    found = [
-        patch
-        for patch in registry.load()
-        if pair in (hosts.SUPPORTED if patch.hosts is None else patch.hosts) and fingerprints.leans_on(patch)
-    ]
-    if not found:
-        raise _Usage(
-            f"found {pair}, and no patch is for it: install {hosts.supported_text()}. A new pair begins with "
-            "a line in SUPPORTED of ascend_specpatch/hosts.py"
-        )
-    return found
-
-
-# verify
-
-
-def _verify(patches: Sequence[Patch], pair: HostPair, options: argparse.Namespace) -> int:
-    given = _read(options.file) if options.file else None
-    findings: dict[str, list[Finding]] = {}
-    problems: dict[str, str] = {}
-    for patch in patches:
-        try:
-            verified = given or fingerprints.verified_for(patch)
-            record = verified.pairs.get(str(pair), {})
-            findings[patch.id] = fingerprints.compare(fingerprints.leans_on(patch), record, installed_source)
-        except SourceMismatch as error:
-            problems[patch.id] = str(error)
-    every = [finding for each in findings.values() for finding in each]
-    same = not problems and all(finding.state is ObjectState.VERIFIED for finding in every)
-    if options.json:
-        rows = [
-            {
-                "id": patch.id,
-                "problem": problems.get(patch.id),
-                "objects": [asdict(finding) for finding in findings.get(patch.id, ())],
-            }
-            for patch in patches
-        ]
-        print(json.dumps({"pair": str(pair), "verified": same, "patches": rows}, indent=2))
-    else:
-        table = [
-            (patch.id, finding.name, _state(finding))
-            for patch in patches
-            for finding in findings.get(patch.id, ())
-        ]
-        table += [(patch_id, "-", problem) for patch_id, problem in problems.items()]
-        print(report.text_table(("PATCH", "OBJECT", "STATE"), table))
-        count = sum(finding.state is ObjectState.VERIFIED for finding in every)
-        print(f"\n{pair}: {count} of {len(every)} objects of {len(patches)} patches are as verified")
-    return SAME if same else DIFFERENT
-
-
-def _state(finding: Finding) -> str:
-    if finding.state is ObjectState.CHANGED:
-        return f"changed (expected {finding.expected}, found {finding.found})"
-    return f"{finding.state} ({finding.detail})" if finding.detail else str(finding.state)
-
-
-def _update(patches: Sequence[Patch], pair: HostPair, options: argparse.Namespace) -> int:
-    """Record the source of the installed pair; other pairs stay as they are."""
-    by_path: dict[str, list[Patch]] = {}
-    for patch in patches:
-        by_path.setdefault(str(options.file or fingerprints.path_for(patch)), []).append(patch)
-    changes: dict[str, list[str]] = {}
-    for path, its in by_path.items():
-        before = _read(Path(path)) if os.path.lexists(path) else VerifiedSource(path, {})
-        names = [name for patch in its for name in fingerprints.leans_on(patch)]
-        try:
-            record = fingerprints.record_of(names, installed_source)
-        except NoSource as error:
-            raise SourceMismatch(f"{path} stays as it is: {error}") from error
-        old = before.pairs.get(str(pair), {})
-        changes[path] = _changes(_by_name(old), _by_name(record))
-        if old != record:
-            _write(Path(path), VerifiedSource(path, {**before.pairs, str(pair): record}).text())
-    if options.json:
-        print(json.dumps({"pair": str(pair), "changes": changes}, indent=2))
-    else:
-        for path, lines in changes.items():
-            print("\n".join([f"{path}: {pair}", *(lines or ["nothing changed"])]))
-    return SAME
-
-
-def _by_name(record: Record) -> dict[str, str]:
-    return {
-        f"{module}:{qualname}": digest
-        for module, entry in record.items()
-        for qualname, digest in entry.objects.items()
-    }
-
-
-def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    return [
-        f"- {name} {old[name]}"
-        if name not in new
-        else f"+ {name} {new[name]}"
-        if name not in old
-        else f"! {name} {old[name]} -> {new[name]}"
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name)
-    ]
-
-
-def _read(path: Path) -> VerifiedSource:
-    try:
-        return VerifiedSource.parse(path.read_bytes(), str(path))
-    except OSError as error:
-        raise _Usage(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _write(path: Path, text: str) -> None:
-    """Write all of it or nothing."""
-    path = Path(os.path.realpath(path))
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}-", delete=False
-        ) as stream:
-            temporary = stream.name
-            stream.write(text)
-        os.chmod(temporary, path.stat().st_mode & 0o777 if path.exists() else 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        raise _Usage(
-            f"{path} cannot be written: {error.strerror}. Work in a checkout of the project, or name another "
-            "file with --file"
-        ) from error
-
-
-# drift
+        return DIFFERENT if isinstance(error, SourceMismatch) else BAD_USAGE
 
 
 @dataclass(frozen=True)
@@ -271,6 +96,14 @@ class _Release:
         return self.labels.get(module.partition(".")[0], "installed")
 
 
+@dataclass(frozen=True)
+class _Verdict:
+    """What a release means for one patch; ``refusal`` is empty where the patch would be applied."""
+
+    findings: Sequence[Finding]
+    refusal: str
+
+
 def _drift(options: argparse.Namespace) -> int:
     pair = hosts.installed()
     patches = [patch for patch in registry.load() if fingerprints.leans_on(patch)]
@@ -283,55 +116,59 @@ def _drift(options: argparse.Namespace) -> int:
         recorded = pair if pair in hosts.SUPPORTED else hosts.SUPPORTED[-1]
         base = _Release(_labels(recorded), {})
 
-    findings: dict[str, list[Finding]] = {}
-    refusals: dict[str, str] = {}
+    verdicts: dict[str, _Verdict] = {}
     for patch in patches:
-        try:
-            record = _record(patch, recorded, base, names[patch.id])
-        except SourceMismatch as error:
-            findings[patch.id], refusals[patch.id] = [], str(error)
-            continue
-        findings[patch.id] = fingerprints.compare(names[patch.id], record, given.read)
-        differing = [each for each in findings[patch.id] if each.state is not ObjectState.VERIFIED]
-        needed = [required for required in patch.requires if required in refusals]
-        if differing:
-            refusals[patch.id] = f"{len(differing)} of {len(names[patch.id])} objects differ"
-        elif needed:
-            refusals[patch.id] = f"needs {needed[0]}"
-    differences = _differences(findings.values(), base, given)
+        verdicts[patch.id] = _judge(patch, names[patch.id], recorded, base, given, verdicts)
+    differences = _differences((verdict.findings for verdict in verdicts.values()), base, given)
     if options.json:
         rows = [
             {
-                "id": patch.id,
-                "refused": patch.id in refusals,
-                "reason": refusals.get(patch.id, ""),
-                "objects": [asdict(finding) for finding in findings[patch.id]],
+                "id": patch_id,
+                "refused": bool(verdict.refusal),
+                "reason": verdict.refusal,
+                "objects": [asdict(finding) for finding in verdict.findings],
             }
-            for patch in patches
+            for patch_id, verdict in verdicts.items()
         ]
         content = {"base": str(base), "given": str(given), "patches": rows, "differences": differences}
         print(json.dumps(content, indent=2))
     else:
         print(f"from  {base}{', as verified' if recorded else ''}\nto    {given}\n")
         table = [
-            (
-                patch.id,
-                "would be refused" if patch.id in refusals else "untouched",
-                refusals.get(patch.id, ""),
-            )
-            for patch in patches
+            (patch_id, "would be refused" if verdict.refusal else "untouched", verdict.refusal)
+            for patch_id, verdict in verdicts.items()
         ]
         print(report.text_table(("PATCH", "VERDICT", "REASON"), table))
         for text in differences.values():
             print(f"\n{text}", end="" if text.endswith("\n") else "\n")
-    return DIFFERENT if refusals else SAME
+    return DIFFERENT if any(verdict.refusal for verdict in verdicts.values()) else SAME
+
+
+def _judge(
+    patch: Patch,
+    names: Sequence[str],
+    recorded: HostPair | None,
+    base: _Release,
+    given: _Release,
+    earlier: Mapping[str, _Verdict],
+) -> _Verdict:
+    try:
+        findings = fingerprints.compare(names, _record(patch, recorded, base, names), given.read)
+    except SourceMismatch as error:
+        return _Verdict([], str(error))
+    differing = sum(finding.state is not ObjectState.VERIFIED for finding in findings)
+    refusal = f"{differing} of {len(names)} objects differ" if differing else ""
+    for required in patch.requires:
+        if not refusal and required in earlier and earlier[required].refusal:
+            refusal = f"needs {required}"
+    return _Verdict(findings, refusal)
 
 
 def _release(options: argparse.Namespace, prefix: str, pair: HostPair, modules: Iterable[str]) -> _Release:
     """What the options name.
 
     Raises:
-        _Usage, ArchiveError: it cannot be found or read.
+        UsageError, ArchiveError: it cannot be found or read.
     """
     labels, readers = _labels(pair), {}
     for distribution, package in _PACKAGES.items():
@@ -344,7 +181,7 @@ def _release(options: argparse.Namespace, prefix: str, pair: HostPair, modules: 
             readers[package] = archives.reader(Path(given), package, its)
             labels[package] = Path(given).name or given
         else:
-            raise _Usage(
+            raise UsageError(
                 f"{given} is neither a file or folder nor the installed version of {distribution} "
                 f"({installed or 'none is installed'}). Nothing is downloaded: give a wheel or source "
                 f"distribution, from `pip download --no-deps {distribution}=={given}`"

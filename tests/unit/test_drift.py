@@ -244,6 +244,13 @@ def test_a_file_that_cannot_be_written_is_said_and_left_as_it_was(
     assert "cannot be written: No such file or directory" in capsys.readouterr().err
 
 
+def test_a_declaration_that_cannot_be_read_is_said(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(site, {"made_bodies/needs.py": "LEANS_ON = compute()\n"})
+    for command in ("verify", "drift"):
+        assert run(command) == 1
+        assert "LEANS_ON of made_bodies.needs is not a literal" in capsys.readouterr().err
+
+
 # drift
 
 
