@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-Processes = Literal["one", "fork", "spawn"]
+Processes = Literal["one", "fork", "spawn", "ray"]
 
 # Small, greedy and exact: every case changes only what it is about.
 ENGINE: dict[str, Any] = {
@@ -40,7 +40,8 @@ class Case:
     spec: Mapping[str, Any] = field(default_factory=dict)  # added to speculative_config
     sampling: Mapping[str, Any] = field(default_factory=dict)  # over SAMPLING
     env: Mapping[str, str] = field(default_factory=dict)
-    processes: Processes = "one"  # one, or engine core and workers started by fork or spawn
+    # One; engine core and workers started by fork or spawn; or the workers by Ray, with the engine core here.
+    processes: Processes = "one"
     fresh: bool = False  # an interpreter of its own even in one process, so that the log has the imports too
     timeout: float = 120.0  # seconds, start included
 
@@ -61,6 +62,8 @@ class Case:
     def engine_arguments(self, models: Path) -> dict[str, Any]:
         """Keyword arguments of ``vllm.LLM``."""
         arguments = {**ENGINE, **self.engine, "model": str(models / self.model)}
+        if self.processes == "ray":
+            arguments["distributed_executor_backend"] = "ray"
         if self.method is not None:
             speculation: dict[str, Any] = {"method": self.method, "num_speculative_tokens": self.k}
             if self.draft is not None:
@@ -97,6 +100,7 @@ class Outcome:
     tokens: list[list[int]] = field(default_factory=list)
     metrics: dict[str, Any] = field(default_factory=dict)  # vLLM's own names, without the "vllm:"
     workers: list[dict[str, Any]] = field(default_factory=list)  # see probe.collect
+    processes: list[dict[str, Any]] = field(default_factory=list)  # see probe.processes
     error: str | None = None  # "Type: message", causes included, one a line
     seconds: float = 0.0
     log: str = ""  # path

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import probe, prompts
+from . import probe, prompts, ray_cluster
 from .cases import Case, Outcome
 
 # Not in ENGINE: the spawned processes and the forks read it as well.
@@ -38,11 +38,12 @@ ENVIRONMENT = {
 
 def environment(case: Case) -> dict[str, str]:
     """What a case adds to the environment."""
-    several = case.processes != "one"
+    several = case.processes in ("fork", "spawn")
     return {
         **ENVIRONMENT,
         "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(several)),
         **({"VLLM_WORKER_MULTIPROC_METHOD": case.processes} if several else {}),
+        **(ray_cluster.ENVIRONMENT if case.processes == "ray" else {}),
         **case.env,
     }
 
@@ -83,6 +84,13 @@ def serve(request: Request) -> None:
 
 
 def run(case: Case, models: Path) -> Outcome:
+    if case.processes == "ray":
+        with ray_cluster.running(devices=case.engine.get("tensor_parallel_size", 1)):
+            return _run(case, models)
+    return _run(case, models)
+
+
+def _run(case: Case, models: Path) -> Outcome:
     from vllm import LLM, SamplingParams
 
     llm = LLM(**case.engine_arguments(models))
@@ -93,6 +101,7 @@ def run(case: Case, models: Path) -> Outcome:
         tokens=[list(result.outputs[0].token_ids) for result in results],
         metrics=_metrics(llm),
         workers=llm.collective_rpc(probe.collect),
+        processes=probe.processes(),
     )
     del llm
     gc.collect()  # ends the engine's own processes

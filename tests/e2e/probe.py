@@ -12,6 +12,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,8 +123,41 @@ def collect(worker: Any) -> dict[str, Any]:
         "drafter_is": {name: _is(drafter, module, name) for name, module in _DRAFTER_CLASSES.items()},
         "needs_extra_input_slots": getattr(drafter, "needs_extra_input_slots", None),
         "async_scheduling": bool(runner.vllm_config.scheduler_config.async_scheduling),
+        "pid": os.getpid(),
         "report": _patch_report(),
     }
+
+
+def processes() -> list[dict[str, Any]]:
+    """What the runtime files say of this process and those that it started, while they live."""
+    if importlib.util.find_spec("ascend_specpatch") is None:
+        return []
+    from ascend_specpatch.processes import read_all
+
+    return [
+        {
+            "pid": found.pid,
+            "title": found.title(),
+            "name": found.name,
+            "route": found.report["route"],
+            "digest": found.report["digest"],
+            "states": {row["id"]: row["state"] for row in found.report["patches"]},
+        }
+        for found in read_all()[0]
+        if _is_ours(found.pid)
+    ]
+
+
+def _is_ours(pid: int) -> bool:
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                pid = int(file.read().rpartition(")")[2].split()[1])
+        except FileNotFoundError:
+            return False
+    return False
 
 
 def _name(cls: type) -> str:

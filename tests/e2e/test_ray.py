@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers that Ray starts are patched as any others: `distributed_executor_backend="ray"`, with real Ray."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.cases import Case
+from tests.e2e.checks import Check
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_draft_model_under_ray_drafts_as_the_reference(check: Check, size: int) -> None:
+    case = Case(
+        "pred",
+        "draft_model",
+        "pred_draft",
+        engine={"tensor_parallel_size": size},
+        processes="ray",
+        timeout=300.0,
+    )
+    outcome = check.as_reference(case)
+    reports = [worker["report"] for worker in outcome.workers]
+    assert len({worker["pid"] for worker in outcome.workers}) == size
+    assert all(report == reports[0] for report in reports)
+    assert {row["state"] for row in reports[0]} == {"applied"}
+    lines = [line for line in outcome.log_text().splitlines() if "ascend-specpatch 0" in line]
+    assert len([line for line in lines if "(RayWorkerWrapper pid=" in line]) == size
+    said = {process["pid"]: process for process in outcome.processes}
+    pids = [worker["pid"] for worker in outcome.workers]
+    assert {said[pid]["title"] for pid in pids} == {"ray::RayWorkerWrapper"}
+    assert len({said[pid]["digest"] for pid in pids}) == 1
