@@ -11,7 +11,8 @@ its file behind: it is ignored, and removed by the next process that starts to w
 by multiprocessing writes a file of its own at once; any other forked child at its next :func:`write`, because
 most of them go on to run another program.
 
-Nothing here raises for what it finds on disk, no link is followed, and JSON is all that is read.
+Nothing here raises for what it finds on disk, no link is followed, and JSON is all that is read. What empties
+/tmp of old files takes these too: the process is then no longer listed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ import json
 import logging
 import os
 import re
-import stat
 import sys
 import threading
 import time
@@ -31,16 +31,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
+from ascend_specpatch import private_folder
+from ascend_specpatch.private_folder import Refusal
+
 MAX_BYTES = 64 * 1024
 _MAX_TEXT = 500  # of one string in a report that would be too large otherwise
 
 _NAME = re.compile(r"([1-9][0-9]*)-([0-9]+)\.json")
 _UNFINISHED = re.compile(r"\.[1-9][0-9]*-[0-9]+\.[0-9]+\.tmp")
 _UNFINISHED_S = 60  # a file is written within a millisecond; what is unfinished for so long is abandoned
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-# Not to wait for the writer of a FIFO that somebody has put there.
-_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 logger = logging.getLogger("vllm.ascend_specpatch")
 
@@ -80,10 +79,6 @@ class ProcessReport:
         return self.name
 
 
-class _Refusal(Exception):
-    """Why a folder or a file is not used, as a sentence."""
-
-
 def write(report: dict[str, Any]) -> None:
     """Write this process's file, or replace it. Never raises: see :func:`problem`.
 
@@ -113,7 +108,7 @@ def forget() -> None:
     with _lock:
         own, _own, _last = _own, None, None
     if own is not None:
-        _remove(*own)
+        private_folder.remove(*own)
 
 
 def read_all() -> tuple[list[ProcessReport], list[str]]:
@@ -122,12 +117,12 @@ def read_all() -> tuple[list[ProcessReport], list[str]]:
     problems: list[str] = []
     for path in _candidates():
         try:
-            with _opened(path) as folder:
+            with private_folder.opened(path) as folder:
                 for report in _read_folder(folder, path, problems):
                     found[report.pid, report.start] = report
         except FileNotFoundError:
             continue
-        except _Refusal as refusal:
+        except Refusal as refusal:
             problems.append(f"{refusal}.")
         except OSError as error:
             problems.append(f"{path} cannot be read: {error.strerror}.")
@@ -148,27 +143,27 @@ def _write(report: dict[str, Any]) -> None:
     global _own
     start = _start_of("self")
     if start is None:
-        raise _Refusal("/proc is not mounted, so a process cannot be told from a later one with its pid")
+        raise Refusal("/proc is not mounted, so a process cannot be told from a later one with its pid")
     data = _encoded(report, start)
     name = f"{os.getpid()}-{start}.json"
+    unfinished = f".{os.getpid()}-{start}.{next(_numbers)}.tmp"
     refusal: Exception | None = None
     for path in _candidates():
         try:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(path, 0o700)
-            with _opened(path) as folder:
+            private_folder.make(path)
+            with private_folder.opened(path) as folder:
                 if _own != (path, name):
                     _prune(folder)
-                _replace(folder, name, data)
-        except (OSError, _Refusal) as error:
+                private_folder.replace(folder, name, unfinished, data)
+        except (OSError, Refusal) as error:
             refusal = refusal or error
             continue
         if _own is not None and _own != (path, name):  # TMPDIR has changed
-            _remove(*_own)
+            private_folder.remove(*_own)
         _own = path, name
         _follow_the_process()
         return
-    raise refusal or _Refusal("there is no folder for temporary files")
+    raise refusal or Refusal("there is no folder for temporary files")
 
 
 def _encoded(report: dict[str, Any], start: int) -> bytes:
@@ -258,57 +253,12 @@ def _candidates() -> list[str]:
     return list(dict.fromkeys(os.path.join(place, name) for place in places if os.path.isabs(place)))
 
 
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
-    """A descriptor of the folder, which is nobody else's.
-
-    Raises:
-        FileNotFoundError: there is none.
-        _Refusal: it is not a folder, or another user could write there.
-    """
-    try:
-        folder = os.open(path, _FOLDER_FLAGS)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise _Refusal(f"{path} is not a folder that can be opened: {error.strerror}; remove it") from error
-    try:
-        status = os.fstat(folder)
-        if status.st_uid != os.getuid():
-            raise _Refusal(f"{path} belongs to user {status.st_uid}; have it removed")
-        if status.st_mode & 0o077:
-            mode = stat.S_IMODE(status.st_mode)
-            raise _Refusal(f"{path} has mode {mode:04o} and is open to other users: chmod 700 {path}")
-        yield folder
-    finally:
-        os.close(folder)
-
-
-def _replace(folder: int, name: str, data: bytes) -> None:
-    """Put a whole file in place of an older one, so that a reader sees the one or the other."""
-    unfinished = f".{name.removesuffix('.json')}.{next(_numbers)}.tmp"
-    descriptor = os.open(unfinished, _NEW_FILE_FLAGS, 0o600, dir_fd=folder)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(unfinished, dir_fd=folder)
-        raise
-
-
-def _remove(path: str, name: str) -> None:
-    with contextlib.suppress(OSError, _Refusal), _opened(path) as folder:
-        os.unlink(name, dir_fd=folder)
-
-
 def _prune(folder: int) -> None:
     """Remove the files of this namespace's dead processes."""
     for name in os.listdir(folder):
         match = _NAME.fullmatch(name)
         if match is not None and not _is_alive(int(match[1]), int(match[2])):
-            with contextlib.suppress(OSError, _Refusal):
+            with contextlib.suppress(OSError, Refusal):
                 if _load(folder, name).pid_namespace == _pid_namespace():
                     os.unlink(name, dir_fd=folder)
         elif _UNFINISHED.fullmatch(name):
@@ -326,7 +276,7 @@ def _read_folder(folder: int, path: str, problems: list[str]) -> Iterator[Proces
             report = _load(folder, name)
         except FileNotFoundError:
             continue  # its process has exited meanwhile
-        except _Refusal as refusal:
+        except Refusal as refusal:
             problems.append(f"{os.path.join(path, name)} {refusal}; remove it.")
             continue
         except OSError as error:
@@ -348,27 +298,17 @@ def _load(folder: int, name: str) -> ProcessReport:
 
     Raises:
         OSError: it cannot be read, or is a link.
-        _Refusal: it is not what :func:`write` writes; the text goes on after the file's name.
+        Refusal: it is not what :func:`write` writes; the text goes on after the file's name.
     """
     if not _NAME.fullmatch(name):
-        raise _Refusal("is no file of ours")
-    descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise _Refusal("is not a regular file")
-        if status.st_uid != os.getuid():
-            raise _Refusal(f"belongs to user {status.st_uid}")
-        with open(descriptor, "rb", closefd=False) as file:
-            data = file.read(MAX_BYTES + 1)
-    finally:
-        os.close(descriptor)
+        raise Refusal("is no file of ours")
+    data = private_folder.read(folder, name, MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise _Refusal(f"has more than {MAX_BYTES} bytes")
+        raise Refusal(f"has more than {MAX_BYTES} bytes")
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise _Refusal(f"is not JSON ({type(error).__name__})") from error
+        raise Refusal(f"is not JSON ({type(error).__name__})") from error
     return _validated(content, name)
 
 
@@ -385,10 +325,10 @@ def _validated(content: Any, name: str) -> ProcessReport:
     if not isinstance(content, dict) or not all(
         isinstance(content.get(field), _TYPES[field]) for field in names
     ):
-        raise _Refusal("is not a report of a process")
+        raise Refusal("is not a report of a process")
     report = ProcessReport(**{field: content[field] for field in names})
     if name != f"{report.pid}-{report.start}.json":
-        raise _Refusal(f"is about process {report.pid}")
+        raise Refusal(f"is about process {report.pid}")
     return report
 
 
