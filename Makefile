@@ -37,7 +37,8 @@ export VLLM_DO_NOT_TRACK := 1
 # Python sets this for its own programs on some systems; a virtual environment made under it would point elsewhere.
 unexport PYTHONHOME PYTHONPATH
 
-.PHONY: help env test lint format test-unit test-order test-kernels test-e2e demo wheel benchmark docs clean distclean
+.PHONY: help env test lint format test-unit test-order test-kernels ascend-compile ascend-baseline test-e2e demo wheel \
+	benchmark docs clean distclean
 
 help: ## this list
 	@echo "make TARGET [HOST=$(HOST)]       hosts: $(KNOWN_HOSTS)"
@@ -98,9 +99,21 @@ $(VENV)/made-project: pyproject.toml $(wildcard ascend_specpatch/startup/*) $(VE
 	touch $@
 	echo "==> $(VENV) is ready"
 
+# Ascend's public compilers: triton-ascend is another Triton than the hosts', under the same name.
+ASCEND_VENV := .venv-ascend
+$(ASCEND_VENV)/made: tests/ascend_compile/requirements.txt
+	@python="$(base_python)"
+	if [ -z "$$python" ]; then echo "make ascend-compile: install python$(HOST_PYTHON), with venv and pip." >&2; exit 1; fi
+	echo "==> $(ASCEND_VENV) with Ascend's compilers (220 MB to fetch)"
+	"$$python" -m venv --clear "$(ASCEND_VENV)"
+	log="$(ASCEND_VENV)/pip.log"
+	"$(ASCEND_VENV)/bin/python" -m pip --disable-pip-version-check install --no-deps --progress-bar off --only-binary :all: \
+	  -r $< 2>"$$log" | $(call count_packages,$(call pins_in,$<)) || { cat "$$log" >&2; exit 1; }
+	touch $@
+
 # ---- checks ----------------------------------------------------------------------------------------------------
 
-test: lint test-unit test-order test-kernels test-e2e ## all that CI runs
+test: lint test-unit test-order test-kernels ascend-compile test-e2e ## all that CI runs
 
 lint: env ## ruff (format and rules) and mypy --strict
 	@echo "==> lint"
@@ -122,6 +135,14 @@ test-order: env ## import orders and processes, with small stand-ins for the hos
 
 test-kernels: env ## each kernel against its torch reference
 	@$(if $(wildcard tests/kernels),echo "==> kernels"; $(PYTEST) tests/kernels)
+
+ASCEND_PYTEST := "$(CURDIR)/$(ASCEND_VENV)/bin/pytest" tests/ascend_compile
+ascend-compile: $(ASCEND_VENV)/made ## every kernel through Ascend's public compilers (an environment of its own: 0.9 GB)
+	@echo "==> Ascend's compilers"
+	$(ASCEND_PYTEST) -rs
+
+ascend-baseline: $(ASCEND_VENV)/made ## write the counts and docs/ascend_compile.md anew, after looking at what changed
+	@$(ASCEND_PYTEST) --rewrite -rs
 
 test-e2e: env ## real vLLM and vllm-ascend on the emulated NPU
 	@echo "==> end to end, on vLLM $(HOST)"

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is compiled: the launches that each file of kernels/ declares."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+from .toolchain import Case
+
+KERNELS = Path(__file__).resolve().parents[2] / "kernels"
+
+# Scalars that do not change from one batch to the next, so that Triton may compile for their value; it does for 1.
+SAME_FOR_A_MODEL = re.compile(r"vocab_size|max_spec_len|num_spec\w*|stride\w*|\w*_stride|\w+_per_req\w*")
+
+
+def jit_functions(file: Path) -> list[str]:
+    """The names of a file's Triton functions."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and any("triton.jit" in ast.unparse(d) for d in node.decorator_list)
+    ]
+
+
+def files() -> list[Path]:
+    """The files of kernels/ with Triton functions."""
+    return [file for file in sorted(KERNELS.glob("*.py")) if jit_functions(file)]
+
+
+def of_file(file: Path) -> list[Case]:
+    """The cases a file declares, and each of them with its specialised scalars at 1.
+
+    Raises: AttributeError if it declares none.
+    """
+    module = importlib.import_module(f"ascend_specpatch.kernels.{file.stem}")
+    cases = []
+    for name, kernel, signature, constants in module.compile_cases():
+        case = Case(f"{file.stem} {name}".strip(), kernel, dict(signature), dict(constants))
+        cases.append(case)
+        ones = [scalar for scalar in specialised(case) if signature[scalar] == "i32"]
+        if ones:
+            cases.append(
+                Case(
+                    f"{case.name}, {' and '.join(ones)} 1",
+                    kernel,
+                    {k: v for k, v in signature.items() if k not in ones},
+                    {**constants, **dict.fromkeys(ones, 1)},
+                )
+            )
+    return cases
+
+
+def specialised(case: Case) -> list[str]:
+    """The scalars of a case for whose value 1, or divisibility by 16, Triton compiles anew."""
+    return [
+        p.name
+        for p in case.kernel.params
+        if p.name in case.signature and not case.signature[p.name].startswith("*") and not p.do_not_specialize
+    ]
+
+
+@functools.cache
+def ours() -> tuple[Case, ...]:
+    """All cases of all files; a file that declares none is left out, for a test to tell."""
+    found: list[Case] = []
+    for file in files():
+        module: Any = importlib.import_module(f"ascend_specpatch.kernels.{file.stem}")
+        if hasattr(module, "compile_cases"):
+            found += of_file(file)
+    return tuple(found)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/ascend_compile.md: our kernels and vllm-ascend's for the same job, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .cases import ours
+from .counts import NAMES, count
+from .jobs import JOBS
+from .toolchain import TARGETS
+
+if TYPE_CHECKING:
+    from .conftest import Compiled
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "ascend_compile.md"
+
+_HEAD = """\
+# What Ascend's compilers make of the kernels
+
+`make ascend-compile` takes every kernel, in every way in which its launcher can have it compiled, through Ascend's
+public compilers (triton-ascend 3.2.0, ascendnpu-ir 1.2.0) to HIVM, the last form before machine code. `make
+ascend-baseline` writes this page; a test compares it with what the compilers say.
+[tests/ascend_compile](../tests/ascend_compile/README.md) says what is checked, and what is not.
+
+The counts are of places in the code, for Ascend910B3: bytes of unified buffer (of 196,608), block copies from and to
+global memory, vector calls, accesses of single elements of global memory and of the unified buffer, flags and barriers,
+loops, of these those that walk single elements, and branches.
+"""
+
+_SHORT = {
+    "ub_bytes": "buffer",
+    "dma_in": "copies in",
+    "dma_out": "out",
+    "vector": "vector",
+    "scalar_gm": "single gm",
+    "scalar_ub": "single ub",
+    "flags": "flags",
+    "barriers": "barriers",
+    "loops": "loops",
+    "scalar_loops": "of single",
+    "branches": "branches",
+}
+_COLUMNS = [_SHORT[name] for name in NAMES]
+
+
+def _rows(rows: list[list[str]], first: str) -> str:
+    head = f"| {first} | " + " | ".join(_COLUMNS) + " |"
+    line = "|---|" + "---:|" * len(_COLUMNS)
+    return "\n".join([head, line, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def table(compiled: Compiled) -> str:
+    """The page.
+
+    Raises: NoHost.
+    """
+    target = TARGETS["910B3"]
+
+    def row(label: str, case_hivm: str) -> list[str]:
+        return [label, *(f"{value:,}" for value in asdict(count(case_hivm)).values())]
+
+    by_name = {case.name: case for case in ours()}
+    beside: list[list[str]] = []
+    notes: list[str] = []
+    for job in JOBS:
+        mine, host = by_name[job.ours], job.host_case()
+        mark = ""
+        if job.why:
+            notes.append(f"{len(notes) + 1}. {job.ours}: {job.why}.")
+            mark = f" ({len(notes)})"
+        beside.append(row(f"**{mine.name}**{mark}", compiled.hivm(mine, target)))
+        beside.append(row(f"vllm-ascend: {host.name}", compiled.hivm(host, target)))
+    every = [row(case.name, compiled.hivm(case, target)) for case in ours()]
+    return "\n".join(
+        [
+            _HEAD,
+            "## Beside vllm-ascend's kernels for the same job",
+            "",
+            "No count of ours is above vllm-ascend's 0.16.0rc1, but where a note says why.",
+            "",
+            _rows(beside, "kernel"),
+            "",
+            *notes,
+            *([""] if notes else []),
+            "## All of them",
+            "",
+            _rows(every, "kernel"),
+            "",
+        ]
+    )
