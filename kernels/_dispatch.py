@@ -1,36 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which implementation a launcher runs, and on how many cores."""
+"""Which implementation a launcher runs, on how many programs, and how a launcher stands in for a kernel."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any, Literal
+
+# Programs a multiprocessor of a GPU is given at most: as many as it can hold at a time. A core of an NPU runs one.
+_PROGRAMS_PER_SM = 32
 
 
 @functools.cache
-def use_triton() -> bool:
-    """Whether launchers run their Triton kernel: ``ASCEND_SPECPATCH_KERNELS`` decides, else whether Triton
-    can run here."""
+def implementation() -> Literal["triton", "torch", "upstream"]:
+    """What runs: ``ASCEND_SPECPATCH_KERNELS`` decides, else whether Triton can run here.
+
+    Raises:
+        RuntimeError: Triton is asked for where vLLM finds none.
+    """
     from vllm.triton_utils import HAS_TRITON
 
     from ascend_specpatch.settings import current
 
     choice = current().kernels
-    if choice is None:
-        return bool(HAS_TRITON)
     if choice == "triton" and not HAS_TRITON:
         raise RuntimeError(
             "ASCEND_SPECPATCH_KERNELS=triton, but vLLM finds no usable Triton in this process: install "
             "triton-ascend, or unset the variable to use the torch implementations"
         )
-    return choice == "triton"
+    return choice or ("triton" if HAS_TRITON else "torch")
+
+
+def use_triton() -> bool:
+    """Whether launchers run their Triton kernel; else their torch reference."""
+    return implementation() == "triton"
 
 
 @functools.cache
-def vector_cores() -> int:
-    """Vector cores of the NPU this process uses; each runs one program of a vector kernel at a time."""
-    import torch
+def _device() -> tuple[bool, int]:
+    """Whether this process uses an NPU, and how many cores its device has."""
     from vllm.triton_utils import triton
 
-    return int(
-        triton.runtime.driver.active.utils.get_device_properties(torch.npu.current_device())["num_vectorcore"]
-    )
+    driver = triton.runtime.driver.active
+    properties = driver.utils.get_device_properties(driver.get_current_device())
+    if driver.get_current_target().backend == "npu":
+        return True, int(properties["num_vectorcore"])
+    return False, int(properties["multiprocessor_count"])
+
+
+def vector_cores() -> int:
+    """Vector cores of the NPU, multiprocessors of the GPU that this process uses."""
+    return _device()[1]
+
+
+def on_npu() -> bool:
+    return _device()[0]
+
+
+def programs(items: int, per_sm: int = _PROGRAMS_PER_SM) -> int:
+    """How many programs share `items` pieces of work, each striding over them: never more than the device
+    runs at a time, so never more than the 65,535 that an NPU can launch."""
+    npu, cores = _device()
+    return min(items, cores if npu else cores * per_sm)
+
+
+class StandIn:
+    """A launcher under the calling convention of the upstream kernel it stands in for.
+
+    ``kernel[grid](*args, **options)`` calls ``launch(grid, *args, **options)``, which chooses a grid of its own.
+    Where ``ASCEND_SPECPATCH_KERNELS=upstream``, the upstream kernel runs.
+    """
+
+    __slots__ = ("_launch", "_upstream")
+
+    def __init__(self, launch: Callable[..., None], upstream: Any) -> None:
+        self._launch = launch
+        self._upstream = upstream
+
+    def __getitem__(self, grid: Any) -> Any:
+        return self._upstream[grid] if implementation() == "upstream" else functools.partial(self._launch, grid)
+
+    def __repr__(self) -> str:
+        return f"<{self._launch.__module__}.{self._launch.__name__} in place of {self._upstream!r}>"

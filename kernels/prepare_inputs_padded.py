@@ -10,13 +10,32 @@ from __future__ import annotations
 import torch
 from vllm.triton_utils import tl, triton
 
-from ._dispatch import use_triton, vector_cores
+from ._dispatch import programs, use_triton
 
 # Requests a program handles at a time: 8 int32 are the 32 bytes that an NPU moves at least.
 BLOCK_SIZE = 8
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def drafted_tokens(cu_num_draft_tokens_ptr, first, num_reqs, BLOCK_SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """How many tokens were drafted for each of BLOCK_SIZE requests from `first` on; 0 behind the last."""
+    lane = tl.arange(0, BLOCK_SIZE)
+    inside = first + lane < num_reqs
+    until = tl.load(cu_num_draft_tokens_ptr + first + lane, mask=inside, other=0)
+    # A load before the first element is a fault on the NPU even where its mask is false, and one from a place that
+    # is computed lane by lane is a loop over scalars: so the first block is shifted after it was loaded.
+    before = tl.load(cu_num_draft_tokens_ptr + tl.maximum(first - 1, 0) + lane, mask=inside, other=0)
+    if first == 0:
+        before = tl.sum(tl.where(lane[None, :] + 1 == lane[:, None], before[None, :], 0), 1)
+    return tl.where(inside, until - before, 0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def rejected_tokens(drafted, valid):  # type: ignore[no-untyped-def]
+    return tl.where(drafted > 0, drafted + 1 - tl.maximum(valid, 1), 0)
+
+
+@triton.jit(do_not_specialize=["num_reqs"])  # type: ignore[untyped-decorator]
 def _kernel(  # type: ignore[no-untyped-def]
     cu_num_draft_tokens_ptr,
     valid_sampled_tokens_count_ptr,
@@ -26,20 +45,18 @@ def _kernel(  # type: ignore[no-untyped-def]
     num_reqs,
     BLOCK_SIZE: tl.constexpr,
 ):
-    stride = tl.num_programs(0) * BLOCK_SIZE
-    for first in range(tl.program_id(0) * BLOCK_SIZE, num_reqs, stride):
+    step = tl.num_programs(0) * BLOCK_SIZE
+    for first in range(tl.program_id(0) * BLOCK_SIZE, num_reqs, step):
+        drafted = drafted_tokens(cu_num_draft_tokens_ptr, first, num_reqs, BLOCK_SIZE)
         request = first + tl.arange(0, BLOCK_SIZE)
         inside = request < num_reqs
-        # A load before the first element is a fault on the NPU even where its mask is false.
-        before = tl.maximum(request - 1, 0)
-        drafted_until = tl.load(cu_num_draft_tokens_ptr + request, mask=inside, other=0)
-        drafted_before = tl.load(cu_num_draft_tokens_ptr + before, mask=inside, other=0)
-        drafted = drafted_until - tl.where(request > 0, drafted_before, 0)
-        valid = tl.load(valid_sampled_tokens_count_ptr + request, mask=inside, other=0)
-        rejected = tl.where(drafted > 0, drafted + 1 - tl.maximum(valid, 1), 0)
+        # Narrowed as it is loaded where it is 64-bit: an NPU has no 64-bit vector arithmetic.
+        valid = tl.load(valid_sampled_tokens_count_ptr + request, mask=inside, other=0).to(tl.int32)
+        rejected = rejected_tokens(drafted, valid)
         end = tl.load(query_start_loc_ptr + request + 1, mask=inside, other=0)
-        tl.store(num_rejected_tokens_ptr + request, rejected, mask=inside)
         tl.store(token_indices_to_sample_ptr + request, end - 1 - rejected, mask=inside)
+        if num_rejected_tokens_ptr is not None:
+            tl.store(num_rejected_tokens_ptr + request, rejected, mask=inside)
 
 
 def reference(
@@ -72,14 +89,66 @@ def prepare_inputs_padded(
         return reference(cu_num_draft_tokens, valid_sampled_tokens_count, query_start_loc)
     to_sample = torch.empty(num_reqs, dtype=torch.int32, device=cu_num_draft_tokens.device)
     rejected = torch.empty_like(to_sample)
-    grid = (min(triton.cdiv(num_reqs, BLOCK_SIZE), vector_cores()),)
-    _kernel[grid](
+    _launch(cu_num_draft_tokens, valid_sampled_tokens_count, query_start_loc, to_sample, rejected)
+    return to_sample, rejected
+
+
+def _launch(
+    cu_num_draft_tokens: torch.Tensor,
+    valid_sampled_tokens_count: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    token_indices_to_sample: torch.Tensor,
+    num_rejected_tokens: torch.Tensor | None,
+) -> None:
+    num_reqs = cu_num_draft_tokens.shape[0]
+    _kernel[(programs(triton.cdiv(num_reqs, BLOCK_SIZE)),)](
         cu_num_draft_tokens,
-        valid_sampled_tokens_count.int(),
+        valid_sampled_tokens_count,
         query_start_loc,
-        to_sample,
-        rejected,
+        token_indices_to_sample,
+        num_rejected_tokens,
         num_reqs,
         BLOCK_SIZE=BLOCK_SIZE,
+        num_warps=1,
     )
-    return to_sample, rejected
+
+
+def eagle_prepare_inputs_padded_kernel(
+    grid: tuple[int],
+    cu_num_draft_tokens_ptr: torch.Tensor,
+    valid_sampled_tokens_count_ptr: torch.Tensor,
+    query_start_loc_gpu_ptr: torch.Tensor,
+    token_indices_to_sample_ptr: torch.Tensor,
+    num_rejected_tokens_gpu_ptr: torch.Tensor | None,
+    num_reqs: int,
+) -> None:
+    """In place of vLLM's."""
+    inputs = cu_num_draft_tokens_ptr[:num_reqs], valid_sampled_tokens_count_ptr, query_start_loc_gpu_ptr
+    if use_triton() and num_reqs > 0:
+        _launch(*inputs, token_indices_to_sample_ptr, num_rejected_tokens_gpu_ptr)
+        return
+    to_sample, rejected = reference(inputs[0], inputs[1][:num_reqs], inputs[2])
+    token_indices_to_sample_ptr[:num_reqs] = to_sample
+    if num_rejected_tokens_gpu_ptr is not None:
+        num_rejected_tokens_gpu_ptr[:num_reqs] = rejected
+
+
+def prepare_inputs_padded_kernel(
+    grid: tuple[int],
+    cu_num_draft_tokens_ptr: torch.Tensor,
+    valid_sampled_tokens_count_ptr: torch.Tensor,
+    query_start_loc_gpu_ptr: torch.Tensor,
+    token_indices_to_sample_ptr: torch.Tensor,
+    num_reqs: int,
+    BLOCK_SIZE: int,
+) -> None:
+    """In place of vllm-ascend's."""
+    eagle_prepare_inputs_padded_kernel(
+        grid,
+        cu_num_draft_tokens_ptr,
+        valid_sampled_tokens_count_ptr,
+        query_start_loc_gpu_ptr,
+        token_indices_to_sample_ptr,
+        None,
+        num_reqs,
+    )

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of requests with a number of draft tokens each, one after the other in one vector: what the torch
+references share."""
+
+from __future__ import annotations
+
+import torch
+
+
+def drafted(cu_num_draft_tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """First draft token and number of draft tokens of each request: int64 [num_reqs] each."""
+    end = cu_num_draft_tokens.long()
+    start = torch.cat([end.new_zeros(1), end])[: end.shape[0]]
+    return start, end - start
+
+
+def in_rows(flat: torch.Tensor, start: torch.Tensor, width: int) -> torch.Tensor:
+    """[num_reqs, width]: for each request the `width` elements of `flat` from its `start` on; zero behind the
+    end of `flat`."""
+    columns = torch.arange(width, device=flat.device)
+    return torch.nn.functional.pad(flat, (0, width))[start.unsqueeze(1) + columns]
+
+
+def probability(probs: torch.Tensor, start: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
+    """[num_reqs, width] of `probs` [num_tokens, vocab_size] at `token_ids` [num_reqs, width]; zero for a token
+    that is not in the vocabulary and for a row that `probs` does not have."""
+    num_tokens, vocab_size = probs.shape
+    token = start.unsqueeze(1) + torch.arange(token_ids.shape[1], device=probs.device)
+    known = (token_ids >= 0) & (token_ids < vocab_size) & (token < num_tokens)
+    if probs.numel() == 0:
+        return torch.zeros(token_ids.shape, dtype=probs.dtype, device=probs.device)
+    found = probs.flatten()[torch.where(known, token * vocab_size + token_ids, 0)]
+    return torch.where(known, found, 0.0)

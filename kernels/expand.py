@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From one value a request to one value a draft token.
+
+Stands for the ``expand_kernel`` of vLLM and of vllm-ascend; :func:`expand_sampling` does in one launch what they
+do in up to three.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm.triton_utils import tl, triton
+
+from ._dispatch import programs, use_triton
+
+# Draft tokens of a request at most: vLLM's MAX_SPEC_LEN.
+MAX_SPEC_LEN = 128
+
+
+@triton.jit(do_not_specialize=["replace_from", "replace_to", "num_reqs"])  # type: ignore[untyped-decorator]
+def _kernel(  # type: ignore[no-untyped-def]
+    output_ptr,
+    input_ptr,
+    second_output_ptr,
+    second_input_ptr,
+    third_output_ptr,
+    third_input_ptr,
+    cu_num_tokens_ptr,
+    replace_from,
+    replace_to,
+    num_reqs,
+    MAX_SPEC_LEN: tl.constexpr,
+):
+    position = tl.arange(0, MAX_SPEC_LEN)
+    # Loaded as vectors of one: on an NPU a scalar load stalls the core, and these can be under way together.
+    one = tl.arange(0, 1)
+    for request in range(tl.program_id(0), num_reqs, tl.num_programs(0)):
+        # A load before the first element is a fault on the NPU even where its mask is false.
+        before = tl.max(tl.load(cu_num_tokens_ptr + tl.maximum(request - 1, 0) + one), 0)
+        start = tl.where(request > 0, before, 0)
+        inside = position < tl.max(tl.load(cu_num_tokens_ptr + request + one), 0) - start
+        if output_ptr is not None:
+            value = tl.load(input_ptr + request + one)
+            value = tl.where(value == replace_from, replace_to, value)
+            tl.store(output_ptr + start + position, value.broadcast_to(MAX_SPEC_LEN), mask=inside)
+        if second_output_ptr is not None:
+            value = tl.load(second_input_ptr + request + one)
+            tl.store(second_output_ptr + start + position, value.broadcast_to(MAX_SPEC_LEN), mask=inside)
+        if third_output_ptr is not None:
+            value = tl.load(third_input_ptr + request + one)
+            tl.store(third_output_ptr + start + position, value.broadcast_to(MAX_SPEC_LEN), mask=inside)
+
+
+def reference(
+    output: torch.Tensor,
+    values: torch.Tensor,
+    cu_num_tokens: torch.Tensor,
+    replace_from: int = 0,
+    replace_to: int = 0,
+) -> None:
+    """The same in torch, on the device of its arguments, without a copy to the host. See :func:`expand`."""
+    if output.shape[0] == 0 or values.shape[0] == 0:
+        return
+    token = torch.arange(output.shape[0], device=output.device)
+    end = cu_num_tokens.long()
+    request = torch.searchsorted(end, token, right=True)
+    known = request < values.shape[0]
+    replaced = torch.where(values == replace_from, replace_to, values).to(output.dtype)
+    output.copy_(torch.where(known, replaced[torch.where(known, request, 0)], output))
+
+
+def _launch(
+    pairs: list[tuple[torch.Tensor | None, torch.Tensor | None]],
+    cu_num_tokens: torch.Tensor,
+    replace_from: int,
+    replace_to: int,
+) -> None:
+    num_reqs = cu_num_tokens.shape[0]
+    if not use_triton():
+        for i, (output, values) in enumerate(pairs):
+            if output is not None and values is not None:
+                reference(output, values, cu_num_tokens, *((replace_from, replace_to) if i == 0 else ()))
+    elif num_reqs > 0:
+        (output, values), (second_output, second), (third_output, third) = pairs
+        _kernel[(programs(num_reqs),)](
+            output,
+            values,
+            second_output,
+            second,
+            third_output,
+            third,
+            cu_num_tokens,
+            replace_from,
+            replace_to,
+            num_reqs,
+            MAX_SPEC_LEN=MAX_SPEC_LEN,
+            num_warps=1,
+        )
+
+
+def expand(
+    output: torch.Tensor,
+    values: torch.Tensor,
+    cu_num_tokens: torch.Tensor,
+    replace_from: int = 0,
+    replace_to: int = 0,
+) -> None:
+    """Write the value of each request to all its tokens.
+
+    Args:
+        output: [num_tokens], written to.
+        values: [num_reqs], of the same type.
+        cu_num_tokens: int32 [num_reqs], inclusive cumulative sum of the number of tokens of each request, at most
+            128 a request.
+        replace_from, replace_to: a value equal to the first is written as the second.
+    """
+    _launch([(output, values), (None, None), (None, None)], cu_num_tokens, replace_from, replace_to)
+
+
+def expand_sampling(
+    temperature: torch.Tensor,
+    top_k: torch.Tensor | None,
+    top_p: torch.Tensor | None,
+    cu_num_tokens: torch.Tensor,
+    num_tokens: int,
+    replace_from: int = 0,
+    replace_to: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """Temperature, top-k and top-p of each token, in one launch.
+
+    Args:
+        temperature: float [num_reqs]; one equal to `replace_from` becomes `replace_to`.
+        top_k: int [num_reqs], or None.
+        top_p: float [num_reqs], or None.
+        cu_num_tokens: int32 [num_reqs], inclusive cumulative sum of the number of tokens of each request.
+        num_tokens: the last of these.
+
+    Returns:
+        [num_tokens] each, None where there was none.
+    """
+    inputs = (temperature, top_k, top_p)
+    outputs = [None if values is None else values.new_empty(num_tokens) for values in inputs]
+    _launch(list(zip(outputs, inputs, strict=True)), cu_num_tokens, replace_from, replace_to)
+    return outputs[0], outputs[1], outputs[2]  # type: ignore[return-value]
+
+
+def expand_kernel(
+    grid: tuple[int, ...],
+    output_ptr: torch.Tensor,
+    input_ptr: torch.Tensor,
+    cu_num_tokens_ptr: torch.Tensor,
+    replace_from: int,
+    replace_to: int,
+    vec_len: int | None = None,
+    **options: Any,
+) -> None:
+    """In place of vLLM's and of vllm-ascend's."""
+    expand(output_ptr, input_ptr, cu_num_tokens_ptr, replace_from, replace_to)

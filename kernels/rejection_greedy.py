@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rejection sampling of greedy requests: draft tokens are accepted while they are the target's own.
+
+Stands for vLLM's ``rejection_greedy_sample_kernel`` and for vllm-ascend's ``rejection_greedy_sample_triton`` and
+``rejection_greedy_sample_spec_len_1_triton``.
+"""
+
+from __future__ import annotations
+
+import torch
+from vllm.triton_utils import tl, triton
+
+from ._dispatch import programs, use_triton
+from ._rows import drafted, in_rows
+
+
+@triton.jit(do_not_specialize=["num_reqs", "max_spec_len"])  # type: ignore[untyped-decorator]
+def _kernel(  # type: ignore[no-untyped-def]
+    output_token_ids_ptr,
+    cu_num_draft_tokens_ptr,
+    draft_token_ids_ptr,
+    target_argmax_ptr,
+    bonus_token_ids_ptr,
+    is_greedy_ptr,
+    num_reqs,
+    max_spec_len,
+    POSITIONS: tl.constexpr,
+):
+    position = tl.arange(0, POSITIONS)
+    for request in range(tl.program_id(0), num_reqs, tl.num_programs(0)):
+        greedy = True if is_greedy_ptr is None else tl.load(is_greedy_ptr + request)
+        if greedy:
+            if cu_num_draft_tokens_ptr is None:
+                start = request
+                length = 1
+            else:
+                # A load before the first element is a fault on the NPU even where its mask is false.
+                before = tl.load(cu_num_draft_tokens_ptr + tl.maximum(request - 1, 0))
+                start = tl.where(request > 0, before, 0)
+                length = tl.load(cu_num_draft_tokens_ptr + request) - start
+                length = tl.minimum(tl.maximum(length, 0), max_spec_len)
+            inside = position < length
+            draft = tl.load(draft_token_ids_ptr + start + position, mask=inside, other=0)
+            # An NPU has no 64-bit vector arithmetic, but it narrows what it loads.
+            target = tl.load(target_argmax_ptr + start + position, mask=inside, other=0).to(tl.int32)
+            rejected = tl.min(tl.where(draft != target, position, length), 0)
+            # A vector of one: the token goes to its place without a detour over the scalar unit.
+            bonus = tl.load(bonus_token_ids_ptr + request + tl.arange(0, 1))
+            tl.store(
+                output_token_ids_ptr + request * (max_spec_len + 1) + position,
+                tl.where(inside, target, bonus),
+                mask=position < rejected + 1,
+            )
+
+
+def reference(
+    output_token_ids: torch.Tensor,
+    cu_num_draft_tokens: torch.Tensor | None,
+    draft_token_ids: torch.Tensor,
+    target_argmax: torch.Tensor,
+    bonus_token_ids: torch.Tensor,
+    is_greedy: torch.Tensor | None,
+) -> None:
+    """The same in torch, on the device of its arguments, without a copy to the host. See
+    :func:`rejection_greedy`."""
+    num_reqs, width = output_token_ids.shape
+    if cu_num_draft_tokens is None:
+        cu_num_draft_tokens = torch.arange(1, num_reqs + 1, device=output_token_ids.device)
+    start, length = drafted(cu_num_draft_tokens)
+    length = length.clamp(0, width - 1).unsqueeze(1)
+    position = torch.arange(width, device=output_token_ids.device)
+    target = in_rows(target_argmax, start, width)
+    wrong = (in_rows(draft_token_ids, start, width) != target) & (position < length)
+    rejected = torch.where(wrong, position, length).amin(1, keepdim=True)
+    written = position <= rejected
+    if is_greedy is not None:
+        written &= is_greedy.unsqueeze(1)
+    tokens = torch.where(position < length, target, bonus_token_ids.view(-1, 1)).int()
+    output_token_ids.copy_(torch.where(written, tokens, output_token_ids))
+
+
+def rejection_greedy(
+    output_token_ids: torch.Tensor,
+    cu_num_draft_tokens: torch.Tensor | None,
+    draft_token_ids: torch.Tensor,
+    target_argmax: torch.Tensor,
+    bonus_token_ids: torch.Tensor,
+    is_greedy: torch.Tensor | None = None,
+) -> None:
+    """Write the tokens of greedy requests: the target's up to the first that is not the draft's, and the bonus
+    token where all are.
+
+    Args:
+        output_token_ids: int32 [num_reqs, max_spec_len + 1], written to; what follows a rejected token and the
+            rows of other requests are left as they are.
+        cu_num_draft_tokens: int32 [num_reqs], inclusive cumulative sum of the drafted tokens of each request.
+            At most max_spec_len of a request are looked at. None: one each.
+        draft_token_ids: int32 [num_tokens], any values.
+        target_argmax: int64 or int32 [num_tokens].
+        bonus_token_ids: int32 [num_reqs] or [num_reqs, 1].
+        is_greedy: bool [num_reqs]; None: all are.
+    """
+    num_reqs, width = output_token_ids.shape
+    if not use_triton():
+        return reference(
+            output_token_ids, cu_num_draft_tokens, draft_token_ids, target_argmax, bonus_token_ids, is_greedy
+        )
+    if num_reqs > 0:
+        _kernel[(programs(num_reqs),)](
+            output_token_ids,
+            cu_num_draft_tokens,
+            draft_token_ids,
+            target_argmax,
+            bonus_token_ids,
+            is_greedy,
+            num_reqs,
+            width - 1,
+            POSITIONS=max(8, triton.next_power_of_2(width)),
+            num_warps=1,
+        )
+    return None
+
+
+def rejection_greedy_sample_kernel(
+    grid: tuple[int, ...],
+    output_token_ids_ptr: torch.Tensor,
+    cu_num_draft_tokens_ptr: torch.Tensor,
+    draft_token_ids_ptr: torch.Tensor,
+    target_argmax_ptr: torch.Tensor,
+    bonus_token_ids_ptr: torch.Tensor,
+    is_greedy_ptr: torch.Tensor | None,
+    max_spec_len: int,
+) -> None:
+    """In place of vLLM's."""
+    rejection_greedy(
+        output_token_ids_ptr,
+        cu_num_draft_tokens_ptr,
+        draft_token_ids_ptr,
+        target_argmax_ptr,
+        bonus_token_ids_ptr,
+        is_greedy_ptr,
+    )
+
+
+def rejection_greedy_sample_triton(
+    grid: tuple[int, ...],
+    output_token_ids_ptr: torch.Tensor,
+    cu_num_draft_tokens_ptr: torch.Tensor,
+    draft_token_ids_ptr: torch.Tensor,
+    target_argmax_ptr: torch.Tensor,
+    bonus_token_ids_ptr: torch.Tensor,
+    is_greedy_ptr: torch.Tensor | None,
+    vec_len: int,
+    max_spec_len: int,
+    BLOCK_SIZE: int,
+) -> None:
+    """In place of vllm-ascend's."""
+    rejection_greedy(
+        output_token_ids_ptr,
+        cu_num_draft_tokens_ptr,
+        draft_token_ids_ptr,
+        target_argmax_ptr,
+        bonus_token_ids_ptr,
+        is_greedy_ptr,
+    )
+
+
+def rejection_greedy_sample_spec_len_1_triton(
+    grid: tuple[int, ...],
+    output_token_ids_ptr: torch.Tensor,
+    draft_token_ids_ptr: torch.Tensor,
+    target_argmax_ptr: torch.Tensor,
+    bonus_token_ids_ptr: torch.Tensor,
+    vec_len: int,
+    BLOCK_SIZE: int,
+) -> None:
+    """In place of vllm-ascend's."""
+    rejection_greedy(output_token_ids_ptr, None, draft_token_ids_ptr, target_argmax_ptr, bonus_token_ids_ptr)
