@@ -94,6 +94,13 @@ def _gather(x_ptr, index_ptr, out_ptr, n, BLOCK: tl.constexpr):  # type: ignore[
 
 
 @triton.jit
+def _gather_the_neighbour(x_ptr, out_ptr, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    lane = tl.arange(0, BLOCK)
+    inside = lane < n
+    tl.store(out_ptr + lane, tl.load(x_ptr + tl.maximum(lane - 1, 0), mask=inside), mask=inside)
+
+
+@triton.jit
 def _types_that_differ(x_ptr, out_ptr):  # type: ignore[no-untyped-def]
     x = tl.load(x_ptr)
     if x > 0:
@@ -104,7 +111,7 @@ def _types_that_differ(x_ptr, out_ptr):  # type: ignore[no-untyped-def]
 
 
 def _case(kernel, constants=None, **signature):  # type: ignore[no-untyped-def]
-    return Case(kernel.fn.__name__.lstrip("_"), kernel, signature, constants or {})
+    return Case.of(kernel.fn.__name__.lstrip("_"), kernel, signature, constants or {})
 
 
 def _adding(kernel, kind: str, block: int) -> Case:  # type: ignore[no-untyped-def]
@@ -141,5 +148,7 @@ ELEMENT_BY_ELEMENT = (
     _case(_gather, dict(BLOCK=64), x_ptr="*i32", index_ptr="*i32", out_ptr="*i32", n="i32"),
     FORBIDDEN["int64 vector"],
 )
+# A gather loads first and looks at its mask afterwards: beyond the end, if its indices go there.
+BEYOND_THE_END = _case(_gather_the_neighbour, dict(BLOCK=64), x_ptr="*i32", out_ptr="*i32", n="i32")
 SPECIALISED = _adding(_add, "fp32", 64)
 FINE = _adding(_add, "fp32", 128)

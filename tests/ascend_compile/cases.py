@@ -15,7 +15,7 @@ from .toolchain import Case
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 
 # Scalars that do not change from one batch to the next, so that Triton may compile for their value; it does for 1.
-SAME_FOR_A_MODEL = re.compile(r"vocab_size|max_spec_len|num_spec\w*|stride\w*|\w*_stride|\w+_per_req\w*")
+SAME_FOR_A_MODEL = re.compile(r"vocab_size|max_spec_len|num_slots|num_sampled_tokens|stride")
 
 
 def jit_functions(file: Path) -> list[str]:
@@ -24,7 +24,8 @@ def jit_functions(file: Path) -> list[str]:
     return [
         node.name
         for node in tree.body
-        if isinstance(node, ast.FunctionDef) and any("triton.jit" in ast.unparse(d) for d in node.decorator_list)
+        if isinstance(node, ast.FunctionDef)
+        and any("triton.jit" in ast.unparse(d) for d in node.decorator_list)
     ]
 
 
@@ -36,20 +37,21 @@ def files() -> list[Path]:
 def of_file(file: Path) -> list[Case]:
     """The cases a file declares, and each of them with its specialised scalars at 1.
 
-    Raises: AttributeError if it declares none.
+    Raises: AttributeError if it declares none; ValueError if one does not fit its kernel.
     """
     module = importlib.import_module(f"ascend_specpatch.kernels.{file.stem}")
     cases = []
-    for name, kernel, signature, constants in module.compile_cases():
-        case = Case(f"{file.stem} {name}".strip(), kernel, dict(signature), dict(constants))
+    for name, kernel, types, constants in module.compile_cases():
+        name = f"{file.stem} {name}".strip()
+        case = Case.of(name, kernel, types, constants)
         cases.append(case)
-        ones = [scalar for scalar in specialised(case) if signature[scalar] == "i32"]
+        ones = [scalar for scalar in specialised(case) if case.signature[scalar] == "i32"]
         if ones:
             cases.append(
-                Case(
-                    f"{case.name}, {' and '.join(ones)} 1",
+                Case.of(
+                    f"{name}, {' and '.join(ones)} 1",
                     kernel,
-                    {k: v for k, v in signature.items() if k not in ones},
+                    {k: v for k, v in case.signature.items() if k not in ones},
                     {**constants, **dict.fromkeys(ones, 1)},
                 )
             )
@@ -74,3 +76,15 @@ def ours() -> tuple[Case, ...]:
         if hasattr(module, "compile_cases"):
             found += of_file(file)
     return tuple(found)
+
+
+def called() -> set[str]:
+    """The names of all functions that Triton functions of kernels/ call."""
+    return {
+        call.func.id
+        for file in files()
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.name in jit_functions(file)
+        for call in ast.walk(node)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+    }

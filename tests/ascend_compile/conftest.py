@@ -24,7 +24,9 @@ if INSTALLED:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite", action="store_true", help="write baseline.json and docs/ascend_compile.md anew")
+    parser.addoption(
+        "--rewrite", action="store_true", help="write baseline.json and docs/ascend_compile.md anew"
+    )
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -88,4 +90,3 @@ def compiled() -> Iterator[Compiled]:
 def rewrite(request: pytest.FixtureRequest) -> bool:
     """Whether files are to be written anew, rather than compared."""
     return bool(request.config.getoption("--rewrite"))
-

@@ -25,7 +25,9 @@ class Counts:
     scalar_loops: int  # of these, loops that walk elements one by one and call no vector function
     branches: int
 
-    def above(self, other: Counts, but: frozenset[str] = frozenset({"ub_bytes"})) -> dict[str, tuple[int, int]]:
+    def above(
+        self, other: Counts, but: frozenset[str] = frozenset({"ub_bytes"})
+    ) -> dict[str, tuple[int, int]]:
         """The counts in which this one is above the other, with both numbers."""
         return {
             name: (mine, theirs)
@@ -41,7 +43,8 @@ def _ub_bytes(hivm: str) -> int:
     address = {m[1]: int(m[2]) for m in re.finditer(r"(%\w+) = arith\.constant (-?\d+) : i64", hivm)}
     top = 0
     for buffer in re.finditer(
-        r"hivm\.hir\.pointer_cast\(([^)]*)\)[^:\n]*: memref<((?:\d+x)*)([a-z]+\d+)[,>][^\n]*address_space<ub>", hivm
+        r"hivm\.hir\.pointer_cast\(([^)]*)\)[^:\n]*: memref<((?:\d+x)*)([a-z]+\d+)[,>][^\n]*address_space<ub>",
+        hivm,
     ):
         elements = 1
         for size in buffer[2].split("x")[:-1]:

@@ -49,11 +49,15 @@ def _source(module: str) -> str:
                     if member.name.partition("/")[2] == path and (file := sdist.extractfile(member)):
                         return file.read().decode()
     where = ", ".join(map(str, _places())) or f"{CHECKOUT}/.venv, which is not made"
-    raise NoHost(f"{module} is not in {where}: run `make env`, or set {VARIABLE} to site-packages, a wheel or an sdist")
+    raise NoHost(
+        f"{module} is not in {where}: run `make env`, or set {VARIABLE} to site-packages, a wheel or an sdist"
+    )
 
 
 def _is_kernel(node: ast.stmt) -> bool:
-    return isinstance(node, ast.FunctionDef) and any("triton.jit" in ast.unparse(d) for d in node.decorator_list)
+    return isinstance(node, ast.FunctionDef) and any(
+        "triton.jit" in ast.unparse(d) for d in node.decorator_list
+    )
 
 
 @functools.cache

@@ -6,38 +6,98 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from .cases import ours
 from .hosts import kernels_of
 from .toolchain import Case
 
-_INPUTS = "vllm_ascend.ops.triton.spec_decode.utils"
 _SAMPLE = "vllm_ascend.ops.triton.reject_sample"
 
 
 @dataclass(frozen=True)
 class Job:
-    """A case of ours and the host's kernel for it.
+    """A kernel of ours and the host's for the same work.
 
-    `more` is what ours may have more of than the host's, because it does more: `why` says what.
+    Ours is the first case of `file` whose types and constants are as `with_` says, and whose pointers in `without`
+    are None. `more` is what it may have more of than the host's, because it does more: `why` says what.
     """
 
-    ours: str
+    file: str
     module: str
     kernel: str
     signature: dict[str, str]
     constants: dict[str, Any]
+    with_: dict[str, Any] = field(default_factory=dict)
+    without: frozenset[str] = frozenset()
     more: dict[str, int] = field(default_factory=dict)
     why: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.file}-{self.host_name()}"
+
+    def host_name(self) -> str:
+        name = self.kernel
+        for key, value in self.constants.items():
+            name += f", no {key.removesuffix('_ptr')}" if value is None else f", {key} {value}"
+        return name
+
     def host_case(self) -> Case:
         """Raises: NoHost."""
-        name = self.kernel + "".join(f", {k} {v}" for k, v in self.constants.items())
-        return Case(name, getattr(kernels_of(self.module), self.kernel), self.signature, self.constants)
+        kernel = getattr(kernels_of(self.module), self.kernel)
+        return Case.of(self.host_name(), kernel, self.signature, self.constants)
+
+    def our_case(self) -> Case:
+        """Raises: LookupError if the file declares no such case."""
+        for case in ours():
+            said = {**case.signature, **case.constants}
+            absent = {name for name, value in case.constants.items() if value is None}
+            if (
+                case.name.split()[0] == self.file
+                and absent == self.without
+                and self.with_.items() <= said.items()
+            ):
+                return case
+        raise LookupError(f"no case of {self.file} with {self.with_} and without {sorted(self.without)}")
+
+
+# Blocks of 8 requests: what vllm-ascend takes for up to 320 of them on 40 cores.
+_BLOCK = {"BLOCK_SIZE": 8}
+_TOKENS = dict(output_token_ids_ptr="*i32", cu_num_draft_tokens_ptr="*i32", draft_token_ids_ptr="*i32")
+_GREEDY = dict(
+    **_TOKENS,
+    target_argmax_ptr="*i64",
+    bonus_token_ids_ptr="*i32",
+    is_greedy_ptr="*i1",
+    vec_len="i32",
+    max_spec_len="i32",
+)
+_RANDOM = dict(
+    **_TOKENS,
+    draft_probs_ptr="*fp32",
+    target_probs_ptr="*fp32",
+    bonus_token_ids_ptr="*i32",
+    recovered_token_ids_ptr="*i32",
+    uniform_probs_ptr="*fp32",
+    is_greedy_ptr="*i1",
+    max_spec_len="i32",
+    vocab_size="i32",
+    vec_len="i32",
+)
+_RECOVERED = dict(
+    **_TOKENS, draft_probs_ptr="*fp32", target_probs_ptr="*fp32", q_ptr="*fp32", vocab_size="i32"
+)
+_EXPAND = dict(cu_num_tokens_ptr="*i32", replace_from="i32", replace_to="i32", vec_len="i32")
+_NO_PROBS = frozenset({"draft_probs_ptr"})
+_ONE_VECTOR = frozenset({"second_output_ptr", "second_input_ptr", "third_output_ptr", "third_input_ptr"})
+
+
+def _but(signature: dict[str, str], *names: str) -> dict[str, str]:
+    return {name: kind for name, kind in signature.items() if name not in names}
 
 
 JOBS: tuple[Job, ...] = (
     Job(
         "prepare_inputs_padded",
-        _INPUTS,
+        "vllm_ascend.ops.triton.spec_decode.utils",
         "prepare_inputs_padded_kernel",
         dict(
             cu_num_draft_tokens_ptr="*i32",
@@ -46,9 +106,83 @@ JOBS: tuple[Job, ...] = (
             token_indices_to_sample_ptr="*i32",
             num_reqs="i32",
         ),
-        dict(BLOCK_SIZE=8),
+        _BLOCK,
         more=dict(dma_out=1, flags=2, branches=1),
-        why="also gives the rejected tokens",
+        why="also gives the number of rejected tokens",
+    ),
+    Job("rejection_greedy", _SAMPLE, "rejection_greedy_sample_triton", _GREEDY, _BLOCK),
+    Job(
+        "rejection_greedy",
+        _SAMPLE,
+        "rejection_greedy_sample_triton",
+        _but(_GREEDY, "is_greedy_ptr"),
+        dict(_BLOCK, is_greedy_ptr=None),
+        without=frozenset({"is_greedy_ptr"}),
+    ),
+    Job(
+        "rejection_greedy",
+        _SAMPLE,
+        "rejection_greedy_sample_spec_len_1_triton",
+        _but(_GREEDY, "cu_num_draft_tokens_ptr", "is_greedy_ptr", "max_spec_len"),
+        _BLOCK,
+        without=frozenset({"cu_num_draft_tokens_ptr", "is_greedy_ptr"}),
+    ),
+    Job(
+        "rejection_random",
+        _SAMPLE,
+        "rejection_random_sample_kernel",
+        _RANDOM,
+        dict(_BLOCK, NO_DRAFT_PROBS=False),
+    ),
+    Job(
+        "rejection_random",
+        _SAMPLE,
+        "rejection_random_sample_kernel",
+        _but(_RANDOM, "draft_probs_ptr"),
+        dict(_BLOCK, draft_probs_ptr=None, NO_DRAFT_PROBS=True),
+        without=_NO_PROBS,
+    ),
+    Job(
+        "rejection_block_verify",
+        _SAMPLE,
+        "rejection_random_sample_block_verify_kernel",
+        _RANDOM,
+        dict(_BLOCK, NO_DRAFT_PROBS=False),
+    ),
+    Job(
+        "rejection_block_verify",
+        _SAMPLE,
+        "rejection_random_sample_block_verify_kernel",
+        _but(_RANDOM, "draft_probs_ptr"),
+        dict(_BLOCK, draft_probs_ptr=None, NO_DRAFT_PROBS=True),
+        without=_NO_PROBS,
+    ),
+    *(
+        Job(
+            "expand",
+            _SAMPLE,
+            "expand_kernel",
+            dict(output_ptr=kind, input_ptr=kind, **_EXPAND),
+            dict(_BLOCK, MAX_NUM_TOKENS=128),
+            with_={"output_ptr": kind},
+            without=_ONE_VECTOR,
+        )
+        for kind in ("*i32", "*fp32")
+    ),
+    Job(
+        "recovered_tokens",
+        _SAMPLE,
+        "sample_recovered_tokens_kernel",
+        _RECOVERED,
+        dict(PADDED_VOCAB_SIZE=262_144, NO_DRAFT_PROBS=False, SUB_BLOCK=4096),
+    ),
+    Job(
+        "recovered_tokens",
+        _SAMPLE,
+        "sample_recovered_tokens_kernel",
+        _but(_RECOVERED, "draft_probs_ptr"),
+        dict(draft_probs_ptr=None, PADDED_VOCAB_SIZE=262_144, NO_DRAFT_PROBS=True, SUB_BLOCK=4096),
+        without=_NO_PROBS,
     ),
 )
 

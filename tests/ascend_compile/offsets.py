@@ -2,8 +2,8 @@
 """Loads and stores that can reach below the first element of their pointer, read off a kernel's TTIR.
 
 Such a load faults on the NPU even where its mask is false. Least values are followed through the code: numbers that the
-kernel is given and numbers loaded from memory count as zero or more, but for those from pointers named `*token_ids*`,
-which hold -1 where there is no token. What is subtracted may be of any size, so `x - y` wants a `tl.maximum` before it
+kernel is given and numbers loaded from memory count as zero or more, sizes of the model as one or more, and numbers from
+pointers named `*token_ids*` as -1 or more, which is what they hold where there is no token. What is subtracted may be of any size, so `x - y` wants a `tl.maximum` before it
 is an offset. What is chosen by `tl.where(x >= 0, ...)`, or a scalar inside `if x >= 0:`, is known to be so.
 """
 
@@ -14,13 +14,23 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from .cases import SAME_FOR_A_MODEL
+
 PLACEHOLDERS = "token_ids"
 
 _NAME = r"%[\w#]+"
 _UNKNOWN = -math.inf
 _OPPOSITE = {"slt": "sge", "sle": "sgt", "sgt": "sle", "sge": "slt", "eq": "ne"}
 
-_AGAIN = ("arith.addi", "arith.muli", "arith.subi", "arith.extsi", "tt.splat", "tt.broadcast", "tt.expand_dims")
+_AGAIN = (
+    "arith.addi",
+    "arith.muli",
+    "arith.subi",
+    "arith.extsi",
+    "tt.splat",
+    "tt.broadcast",
+    "tt.expand_dims",
+)
 
 
 @dataclass
@@ -178,7 +188,9 @@ class _Walk:
     def while_loop(self, op: _Op, report: bool) -> None:
         starts = dict(re.findall(rf"({_NAME}) = ({_NAME})", op.rest))
         before, after = op.regions
-        arguments = re.findall(rf"({_NAME}):", after[0].line) if after and after[0].line.startswith("^") else []
+        arguments = (
+            re.findall(rf"({_NAME}):", after[0].line) if after and after[0].line.startswith("^") else []
+        )
         both = [step for step in before if step.kind != "scf.condition"]
         condition = before[-1]
         handed = re.findall(_NAME, condition.rest.split(" : ")[0])[1:]
@@ -195,7 +207,9 @@ class _Walk:
                 self.least[name] = max(self.of(name), least)
             handed.append(self.block(region, report))
             self.least |= {name: kept[name] for name in kept}
-        for values in [list(pair) for pair in zip(*handed, strict=False)] and [list(zip(*handed, strict=True))]:
+        for values in [list(pair) for pair in zip(*handed, strict=False)] and [
+            list(zip(*handed, strict=True))
+        ]:
             for result, pair in zip(op.results(len(values)), values, strict=True):
                 self.join(list(pair), result)
 
@@ -230,7 +244,9 @@ class _Walk:
         elif kind == "arith.select":
             self.join(given[1:3], name)
             chosen = zip(given[1:3], (True, False), strict=True)
-            self.least[name] = min(self.given_that(value, self.known(given[0], holds)) for value, holds in chosen)
+            self.least[name] = min(
+                self.given_that(value, self.known(given[0], holds)) for value, holds in chosen
+            )
             return
         elif kind in ("tt.reduce", "tt.scan"):
             least = min(0, *(self.of(value) for value in given if value in self.least)) if given else _UNKNOWN
@@ -255,7 +271,7 @@ def below_zero(ttir: str, arguments: list[str]) -> list[str]:
     walk = _Walk()
     given = re.findall(r"(%\w+): (!tt\.ptr<\w+>|\w+)", header[1])
     for (name, kind), argument in zip(given, arguments, strict=True):
-        walk.least[name] = 0
+        walk.least[name] = int(SAME_FOR_A_MODEL.fullmatch(argument) is not None)
         if kind.startswith("!tt.ptr"):
             walk.pointers[name] = argument, 0
     walk.block(_parse(iter(ttir[header.end() :].splitlines())), report=True)

@@ -62,14 +62,13 @@ def table(compiled: Compiled) -> str:
     def row(label: str, case_hivm: str) -> list[str]:
         return [label, *(f"{value:,}" for value in asdict(count(case_hivm)).values())]
 
-    by_name = {case.name: case for case in ours()}
     beside: list[list[str]] = []
     notes: list[str] = []
     for job in JOBS:
-        mine, host = by_name[job.ours], job.host_case()
+        mine, host = job.our_case(), job.host_case()
         mark = ""
         if job.why:
-            notes.append(f"{len(notes) + 1}. {job.ours}: {job.why}.")
+            notes.append(f"{len(notes) + 1}. {job.file}: {job.why}.")
             mark = f" ({len(notes)})"
         beside.append(row(f"**{mine.name}**{mark}", compiled.hivm(mine, target)))
         beside.append(row(f"vllm-ascend: {host.name}", compiled.hivm(host, target)))

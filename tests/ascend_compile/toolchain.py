@@ -36,6 +36,18 @@ class Case:
     signature: dict[str, str]
     constants: dict[str, Any]
 
+    @classmethod
+    def of(cls, name: str, kernel: Any, types: dict[str, str], constants: dict[str, Any]) -> Case:
+        """The case with its signature in the kernel's order, which is what the compiler goes by.
+
+        Raises: ValueError if types and constants together are not the kernel's parameters.
+        """
+        parameters = [parameter.name for parameter in kernel.params]
+        if sorted([*types, *constants]) != sorted(parameters):
+            differing = sorted({*types, *constants} ^ {*parameters})
+            raise ValueError(f"case {name!r} and its kernel differ in: {', '.join(differing)}")
+        return cls(name, kernel, {p: types[p] for p in parameters if p in types}, dict(constants))
+
     def __str__(self) -> str:
         return self.name
 
@@ -52,7 +64,9 @@ def _first_error(said: str) -> str:
     lines = [
         line
         for line in said.splitlines()
-        if re.search(r"error:|Error|LLVM ERROR|Assertion", line) and "hivmc" not in line and "BiSheng" not in line
+        if re.search(r"error:|Error|LLVM ERROR|Assertion", line)
+        and "hivmc" not in line
+        and "BiSheng" not in line
     ]
     return (lines or said.strip().splitlines() or ["no message"])[0]
 
