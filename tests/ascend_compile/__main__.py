@@ -12,11 +12,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "stubs"))
 
-from . import cases  # noqa: E402
-from .counts import count  # noqa: E402
-from .lints import forbidden  # noqa: E402
-from .offsets import below_zero  # noqa: E402
-from .toolchain import TARGETS, CompileError, lower, to_hivm  # noqa: E402
+from . import cases
+from .counts import count
+from .lints import forbidden
+from .offsets import below_zero
+from .toolchain import TARGETS, CompileError, lower, to_hivm
 
 
 def main(name: str, target: str = "910B3") -> int:

@@ -103,7 +103,7 @@ def _gather_the_neighbour(x_ptr, out_ptr, n, BLOCK: tl.constexpr):  # type: igno
 @triton.jit
 def _types_that_differ(x_ptr, out_ptr):  # type: ignore[no-untyped-def]
     x = tl.load(x_ptr)
-    if x > 0:
+    if x > 0:  # noqa: SIM108
         value = x
     else:
         value = x > 0
@@ -115,7 +115,7 @@ def _case(kernel, constants=None, **signature):  # type: ignore[no-untyped-def]
 
 
 def _adding(kernel, kind: str, block: int) -> Case:  # type: ignore[no-untyped-def]
-    return _case(kernel, dict(BLOCK=block), x_ptr=f"*{kind}", y_ptr=f"*{kind}", out_ptr=f"*{kind}", n="i32")
+    return _case(kernel, {"BLOCK": block}, x_ptr=f"*{kind}", y_ptr=f"*{kind}", out_ptr=f"*{kind}", n="i32")
 
 
 # The stage that must refuse the kernel and a word of what it says.
@@ -128,16 +128,16 @@ DO_NOT_COMPILE = {
 
 # The lint that must find it.
 FORBIDDEN = {
-    "bool reduction": _case(_count_with_bools, dict(BLOCK=8), x_ptr="*i32", out_ptr="*i32"),
-    "inline assembly": _case(_inline_assembly, dict(BLOCK=64), x_ptr="*i32", out_ptr="*i32"),
+    "bool reduction": _case(_count_with_bools, {"BLOCK": 8}, x_ptr="*i32", out_ptr="*i32"),
+    "inline assembly": _case(_inline_assembly, {"BLOCK": 64}, x_ptr="*i32", out_ptr="*i32"),
     "fp64": _case(_compare_one_double, x_ptr="*fp64", out_ptr="*i32"),
     "device print or assert": _case(_print, x_ptr="*i32"),
     "int64 vector": _adding(_add, "i64", 64),
 }
-ALSO_INT64 = _case(_sum_of_int64, dict(BLOCK=64), x_ptr="*i64", out_ptr="*i64")
+ALSO_INT64 = _case(_sum_of_int64, {"BLOCK": 64}, x_ptr="*i64", out_ptr="*i64")
 
 BELOW_ZERO = (
-    _case(_one_before, dict(BLOCK=64), x_ptr="*i32", out_ptr="*i32", n="i32"),
+    _case(_one_before, {"BLOCK": 64}, x_ptr="*i32", out_ptr="*i32", n="i32"),
     _case(_at_a_placeholder, draft_token_ids_ptr="*i32", probs_ptr="*fp32", out_ptr="*fp32"),
     _case(_backwards, x_ptr="*i32", out_ptr="*i32", n="i32"),
     _case(_behind_what_was_subtracted, start_ptr="*i32", out_ptr="*i32"),
@@ -145,10 +145,10 @@ BELOW_ZERO = (
 
 # Compile, and would show in the counts.
 ELEMENT_BY_ELEMENT = (
-    _case(_gather, dict(BLOCK=64), x_ptr="*i32", index_ptr="*i32", out_ptr="*i32", n="i32"),
+    _case(_gather, {"BLOCK": 64}, x_ptr="*i32", index_ptr="*i32", out_ptr="*i32", n="i32"),
     FORBIDDEN["int64 vector"],
 )
 # A gather loads first and looks at its mask afterwards: beyond the end, if its indices go there.
-BEYOND_THE_END = _case(_gather_the_neighbour, dict(BLOCK=64), x_ptr="*i32", out_ptr="*i32", n="i32")
+BEYOND_THE_END = _case(_gather_the_neighbour, {"BLOCK": 64}, x_ptr="*i32", out_ptr="*i32", n="i32")
 SPECIALISED = _adding(_add, "fp32", 64)
 FINE = _adding(_add, "fp32", 128)

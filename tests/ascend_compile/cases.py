@@ -14,7 +14,7 @@ from .toolchain import Case
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 
-# Scalars that do not change from one batch to the next, so that Triton may compile for their value; it does for 1.
+# Numbers that do not change from one batch to the next: Triton may compile for their value, as it does for 1.
 SAME_FOR_A_MODEL = re.compile(r"vocab_size|max_spec_len|num_slots|num_sampled_tokens|stride")
 
 

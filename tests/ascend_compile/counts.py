@@ -11,7 +11,7 @@ _BITS = {"i1": 1, "i8": 8, "i16": 16, "f16": 16, "bf16": 16, "i32": 32, "f32": 3
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of places in the code, not of executions; `ub_bytes` is the highest byte of unified buffer in use."""
+    """Numbers of places in the code, not of executions; `ub_bytes`: the highest byte of unified buffer."""
 
     ub_bytes: int
     dma_in: int  # block copies from global memory
@@ -43,7 +43,8 @@ def _ub_bytes(hivm: str) -> int:
     address = {m[1]: int(m[2]) for m in re.finditer(r"(%\w+) = arith\.constant (-?\d+) : i64", hivm)}
     top = 0
     for buffer in re.finditer(
-        r"hivm\.hir\.pointer_cast\(([^)]*)\)[^:\n]*: memref<((?:\d+x)*)([a-z]+\d+)[,>][^\n]*address_space<ub>",
+        r"hivm\.hir\.pointer_cast\(([^)]*)\)[^:\n]*: "
+        r"memref<((?:\d+x)*)([a-z]+\d+)[,>][^\n]*address_space<ub>",
         hivm,
     ):
         elements = 1

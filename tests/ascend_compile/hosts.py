@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hosts' own kernels, taken at run time out of where the hosts are; nothing of them is kept.
 
-A host module imports torch and half of vLLM, so only its Triton functions are taken: the source with every other line
-blank, imported with triton-ascend's names in place.
+A host module imports torch and half of vLLM, so only its Triton functions are taken: the source with every
+other line blank, imported with triton-ascend's names in place.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def kernels_of(module: str) -> ModuleType:
     file = Path(_folder().name, f"{module.replace('.', '_')}.py")
     file.write_text("\n".join(kept) + "\n", encoding="utf-8")
     spec = importlib.util.spec_from_file_location(f"host_{file.stem}", file)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
     vars(loaded).update(tl=tl, triton=triton, get_element=tl.get_element)
     spec.loader.exec_module(loaded)

@@ -17,8 +17,8 @@ _SAMPLE = "vllm_ascend.ops.triton.reject_sample"
 class Job:
     """A kernel of ours and the host's for the same work.
 
-    Ours is the first case of `file` whose types and constants are as `with_` says, and whose pointers in `without`
-    are None. `more` is what it may have more of than the host's, because it does more: `why` says what.
+    Ours is the first case of `file` whose types and constants are as `with_` says, and whose pointers in
+    `without`, and no others, are None. `more` is what it may have more of than the host's: `why` says why.
     """
 
     file: str
@@ -61,7 +61,7 @@ class Job:
 
 # Blocks of 8 requests: what vllm-ascend takes for up to 320 of them on 40 cores.
 _BLOCK = {"BLOCK_SIZE": 8}
-_TOKENS = dict(output_token_ids_ptr="*i32", cu_num_draft_tokens_ptr="*i32", draft_token_ids_ptr="*i32")
+_TOKENS = {"output_token_ids_ptr": "*i32", "cu_num_draft_tokens_ptr": "*i32", "draft_token_ids_ptr": "*i32"}
 _GREEDY = dict(
     **_TOKENS,
     target_argmax_ptr="*i64",
@@ -85,7 +85,7 @@ _RANDOM = dict(
 _RECOVERED = dict(
     **_TOKENS, draft_probs_ptr="*fp32", target_probs_ptr="*fp32", q_ptr="*fp32", vocab_size="i32"
 )
-_EXPAND = dict(cu_num_tokens_ptr="*i32", replace_from="i32", replace_to="i32", vec_len="i32")
+_EXPAND = {"cu_num_tokens_ptr": "*i32", "replace_from": "i32", "replace_to": "i32", "vec_len": "i32"}
 _NO_PROBS = frozenset({"draft_probs_ptr"})
 _ONE_VECTOR = frozenset({"second_output_ptr", "second_input_ptr", "third_output_ptr", "third_input_ptr"})
 
@@ -99,15 +99,15 @@ JOBS: tuple[Job, ...] = (
         "prepare_inputs_padded",
         "vllm_ascend.ops.triton.spec_decode.utils",
         "prepare_inputs_padded_kernel",
-        dict(
-            cu_num_draft_tokens_ptr="*i32",
-            valid_sampled_tokens_count_ptr="*i32",
-            query_start_loc_gpu_ptr="*i32",
-            token_indices_to_sample_ptr="*i32",
-            num_reqs="i32",
-        ),
+        {
+            "cu_num_draft_tokens_ptr": "*i32",
+            "valid_sampled_tokens_count_ptr": "*i32",
+            "query_start_loc_gpu_ptr": "*i32",
+            "token_indices_to_sample_ptr": "*i32",
+            "num_reqs": "i32",
+        },
         _BLOCK,
-        more=dict(dma_out=1, flags=2, branches=1),
+        more={"dma_out": 1, "flags": 2, "branches": 1},
         why="also gives the number of rejected tokens",
     ),
     Job("rejection_greedy", _SAMPLE, "rejection_greedy_sample_triton", _GREEDY, _BLOCK),
@@ -174,14 +174,14 @@ JOBS: tuple[Job, ...] = (
         _SAMPLE,
         "sample_recovered_tokens_kernel",
         _RECOVERED,
-        dict(PADDED_VOCAB_SIZE=262_144, NO_DRAFT_PROBS=False, SUB_BLOCK=4096),
+        {"PADDED_VOCAB_SIZE": 262_144, "NO_DRAFT_PROBS": False, "SUB_BLOCK": 4096},
     ),
     Job(
         "recovered_tokens",
         _SAMPLE,
         "sample_recovered_tokens_kernel",
         _but(_RECOVERED, "draft_probs_ptr"),
-        dict(draft_probs_ptr=None, PADDED_VOCAB_SIZE=262_144, NO_DRAFT_PROBS=True, SUB_BLOCK=4096),
+        {"draft_probs_ptr": None, "PADDED_VOCAB_SIZE": 262_144, "NO_DRAFT_PROBS": True, "SUB_BLOCK": 4096},
         without=_NO_PROBS,
     ),
 )

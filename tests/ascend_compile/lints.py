@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What compiles and must not be there all the same: read off a kernel's TTIR, after inlining.
 
-Ascend's compilers take a sum of bools and give a wrong result, take inline assembly and drop it, and turn int64 vectors
-into loops over single elements. (Offsets below zero: see offsets.py.)
+Ascend's compilers take a sum of bools and give a wrong result, take inline assembly and drop it, and
+turn int64 vectors into loops over single elements. (Offsets below zero: see offsets.py.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ _FORBIDDEN = {
     "device print or assert": re.compile(r"\btt\.(?:print|assert)\b"),
     # Loads, stores, casts and shapes move int64 without computing in it.
     "int64 vector": re.compile(
-        r"= (?:arith|math)\.(?!constant|extsi|extui|trunci|bitcast|select|index_cast)\w+[^\n]* : tensor<[0-9x]+xi64>"
+        r"= (?:arith|math)\.(?!constant|extsi|extui|trunci|bitcast|select|index_cast)\w+"
+        r"[^\n]* : tensor<[0-9x]+xi64>"
     ),
 }
 # A reduction or scan names its operands' types behind its body.

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads and stores that can reach below the first element of their pointer, read off a kernel's TTIR.
 
-Such a load faults on the NPU even where its mask is false. Least values are followed through the code: numbers that the
-kernel is given and numbers loaded from memory count as zero or more, sizes of the model as one or more, and numbers from
-pointers named `*token_ids*` as -1 or more, which is what they hold where there is no token. What is subtracted may be of any size, so `x - y` wants a `tl.maximum` before it
-is an offset. What is chosen by `tl.where(x >= 0, ...)`, or a scalar inside `if x >= 0:`, is known to be so.
+Such a load faults on the NPU even where its mask is false. Least values are followed through the code:
+numbers that the kernel is given and numbers loaded from memory count as zero or more, sizes of the model
+as one or more, and numbers from pointers named `*token_ids*` as -1 or more, which is what they hold
+where there is no token. What is subtracted may be of any size, so `x - y` wants a `tl.maximum` before it
+is an offset. What is chosen by `tl.where(x >= 0, ...)`, or a scalar inside `if x >= 0:`, is known to be
+so.
 """
 
 from __future__ import annotations
@@ -158,8 +160,8 @@ class _Walk:
         return []
 
     def turn(self, op: _Op, starts: dict[str, str], region: list[_Op], report: bool) -> list[str]:
-        """A loop's region until what it carries falls no more: what still falls in the second turn may fall without
-        end."""
+        """A loop's region until what it carries falls no more: what still falls in the second turn may fall
+        without end."""
         for inner, start in starts.items():
             self.copy(start, inner)
         ends: list[str] = []

@@ -20,14 +20,14 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "ascend_compile.md"
 _HEAD = """\
 # What Ascend's compilers make of the kernels
 
-`make ascend-compile` takes every kernel, in every way in which its launcher can have it compiled, through Ascend's
-public compilers (triton-ascend 3.2.0, ascendnpu-ir 1.2.0) to HIVM, the last form before machine code. `make
-ascend-baseline` writes this page; a test compares it with what the compilers say.
+`make ascend-compile` takes every kernel, in every way in which its launcher can have it compiled, through
+Ascend's public compilers (triton-ascend 3.2.0, ascendnpu-ir 1.2.0) to HIVM, the last form before machine
+code. `make ascend-baseline` writes this page; a test compares it with what the compilers say.
 [tests/ascend_compile](../tests/ascend_compile/README.md) says what is checked, and what is not.
 
-The counts are of places in the code, for Ascend910B3: bytes of unified buffer (of 196,608), block copies from and to
-global memory, vector calls, accesses of single elements of global memory and of the unified buffer, flags and barriers,
-loops, of these those that walk single elements, and branches.
+The counts are of places in the code, for Ascend910B3: bytes of unified buffer (of 196,608), block copies
+from and to global memory, vector calls, accesses of single elements of global memory and of the unified
+buffer, flags and barriers, loops, of these those that walk single elements, and branches.
 """
 
 _SHORT = {

@@ -57,7 +57,7 @@ def test_a_kernel_that_is_fine() -> None:
     lowered = lower(FINE)
     assert not forbidden(lowered.ttir)
     assert not below_zero(lowered.ttir, list(FINE.signature))
-    # Three vectors of 128 fp32, one of which the sum may take over. Besides the sum, each load clears its vector.
+    # Three vectors of 128 fp32, one of which the sum may take over. Each load clears its vector first.
     counts = count(to_hivm(lowered, TARGETS["910B3"]))
     assert 2 * 128 * 4 <= counts.ub_bytes <= 3 * 128 * 4
     assert (counts.dma_in, counts.dma_out, counts.vector) == (2, 1, 3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every kernel, in every way in which its launcher can have it compiled, through Ascend's public compilers."""
+"""Every kernel, in every way its launcher can have it compiled, through Ascend's public compilers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ascend's public compilers, one call: Triton kernel -> TTIR -> linalg -> HIVM.
 
-The last step, HIVM -> object, needs `hivmc`, which comes with CANN only: the compiler says that it has not found it,
-after all of its own work is done and written down.
+The last step, HIVM -> object, needs `hivmc`, which comes with CANN only: the compiler says that it has not
+found it, after all of its own work is done and written down.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ def _ir(case: Case, for_950: bool) -> tuple[str, str]:
 
     backend, target = _backend()
     options = backend.parse_options(
-        dict(
-            compile_on_910_95=True,
-            multibuffer=False,
-            enable_auto_bind_sub_block=False,
-            enable_select_analysis=True,
-        )
+        {
+            "compile_on_910_95": True,
+            "multibuffer": False,
+            "enable_auto_bind_sub_block": False,
+            "enable_select_analysis": True,
+        }
         if for_950
         else {}
     )
@@ -135,8 +135,8 @@ def lower(case: Case, for_950: bool = False) -> Lowered:
 def to_hivm(lowered: Lowered, target: str) -> str:
     """HIVM text for a target of 910B or 910_93.
 
-    Raises: CompileError in stage HIVM; also where the compiler gave up its first plan and tried again with less
-        (it says so in a note): what comes out then is not what was asked for.
+    Raises: CompileError in stage HIVM; also where the compiler gave up its first plan and tried again with
+        less (it says so in a note): what comes out then is not what was asked for.
     """
     with tempfile.TemporaryDirectory() as folder:
         said = _bishengir(lowered, target, Path(folder), "bishengir-compile", "true", ())
