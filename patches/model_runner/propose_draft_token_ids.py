@@ -13,6 +13,7 @@ Until: vllm-ascend's method passes the counts on.
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -65,32 +66,40 @@ def draft(
     """
     drafter = runner.drafter
     padded = not runner.vllm_config.speculative_config.disable_padded_drafter_batch
+    # A padded batch keeps all its rows; an unpadded one keeps those of accepted tokens.
+    rows: Any = slice(num_scheduled_tokens)
+    to_sample = rejected = None
     if padded:
-        next_token_ids, valid_count = drafter.prepare_next_token_ids_padded(
-            metadata,
-            sampled_token_ids,
+        batch = (
             runner.requests,
             runner.input_batch,
             runner.discard_request_indices.gpu,
             runner.num_discarded_requests,
         )
+        prepared = None
+        if spec_decode_metadata is not None and hasattr(drafter, "prepare_drafting"):
+            next_token_ids, valid_count, prepared = drafter.prepare_drafting(
+                metadata, spec_decode_metadata, sampled_token_ids, *batch
+            )
+        else:
+            next_token_ids, valid_count = drafter.prepare_next_token_ids_padded(
+                metadata, sampled_token_ids, *batch
+            )
+        # Before anything else: under asynchronous scheduling the next step waits for these.
         runner._copy_valid_sampled_token_count(next_token_ids, valid_count)
+        if spec_decode_metadata is not None:
+            if prepared is None:
+                prepared = drafter.prepare_inputs_padded(metadata, spec_decode_metadata, valid_count)
+            metadata, _, to_sample = prepared
+            rejected = getattr(prepared, "num_rejected_tokens_gpu", None)
     else:
         next_token_ids = drafter.prepare_next_token_ids_cpu(
             sampled_token_ids, runner.requests, runner.input_batch, scheduler_output.num_scheduled_tokens
         )
-
-    # A padded batch keeps all its rows; an unpadded one keeps those of accepted tokens.
-    rows: Any = slice(num_scheduled_tokens)
-    to_sample = rejected = None
-    if spec_decode_metadata is not None and padded:
-        prepared = drafter.prepare_inputs_padded(metadata, spec_decode_metadata, valid_count)
-        metadata, _, to_sample = prepared
-        rejected = getattr(prepared, "num_rejected_tokens_gpu", None)
-    elif spec_decode_metadata is not None:
-        metadata, rows = drafter.prepare_inputs(
-            metadata, sampled_token_ids, spec_decode_metadata.num_draft_tokens
-        )
+        if spec_decode_metadata is not None:
+            metadata, rows = drafter.prepare_inputs(
+                metadata, sampled_token_ids, spec_decode_metadata.num_draft_tokens
+            )
 
     if runner.use_aux_hidden_state_outputs:
         target_hidden_states = _torch_cat([h[rows] for h in aux_hidden_states or ()])
@@ -124,45 +133,23 @@ def apply(edit: Edit) -> None:
 
     base = eagle_proposer.SpecDecodeBaseProposer
     host_propose = edit.module.NPUModelRunner.propose_draft_token_ids
+    host_signature = inspect.signature(host_propose)
 
     @functools.wraps(host_propose)
-    def propose_draft_token_ids(
-        self: Any,
-        valid_sampled_token_ids: Any,
-        sampling_metadata: Any,
-        scheduler_output: Any,
-        spec_decode_metadata: Any,
-        spec_decode_common_attn_metadata: Any,
-        positions: torch.Tensor,
-        num_scheduled_tokens: int,
-        hidden_states: torch.Tensor,
-        aux_hidden_states: Any = None,
-        sample_hidden_states: Any = None,
-    ) -> Any:
+    def propose_draft_token_ids(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.use_cp or not isinstance(self.drafter, base):
-            return host_propose(
-                self,
-                valid_sampled_token_ids,
-                sampling_metadata,
-                scheduler_output,
-                spec_decode_metadata,
-                spec_decode_common_attn_metadata,
-                positions,
-                num_scheduled_tokens,
-                hidden_states,
-                aux_hidden_states,
-                sample_hidden_states,
-            )
+            return host_propose(self, *args, **kwargs)
+        given = host_signature.bind(self, *args, **kwargs).arguments
         return draft(
             self,
-            valid_sampled_token_ids,
-            sampling_metadata,
-            scheduler_output,
-            spec_decode_metadata,
-            spec_decode_common_attn_metadata,
-            num_scheduled_tokens,
-            hidden_states,
-            aux_hidden_states,
+            given["valid_sampled_token_ids"],
+            given["sampling_metadata"],
+            given["scheduler_output"],
+            given["spec_decode_metadata"],
+            given["spec_decode_common_attn_metadata"],
+            given["num_scheduled_tokens"],
+            given["hidden_states"],
+            given.get("aux_hidden_states"),
         )
 
     edit.set(edit.module.NPUModelRunner, "propose_draft_token_ids", propose_draft_token_ids)

@@ -51,13 +51,21 @@ def prepare_inputs_padded(
     """
     from ascend_specpatch.kernels.prepare_inputs_padded import prepare_inputs_padded as launch
 
-    starts = common_attn_metadata.query_start_loc_cpu
-    num_tokens = int(starts[-1])
     to_sample, rejected = launch(
         spec_decode_metadata.cu_num_draft_tokens,
         valid_sampled_tokens_count,
         common_attn_metadata.query_start_loc,
     )
+    return padded_inputs(self, common_attn_metadata, to_sample, rejected)
+
+
+def padded_inputs(
+    self: Any, common_attn_metadata: Any, token_indices_to_sample: torch.Tensor, num_rejected: torch.Tensor
+) -> PaddedInputs:
+    """What ``prepare_inputs_padded`` returns, for int32 [num_reqs] rows to sample from and counts of rejected
+    tokens."""
+    starts = common_attn_metadata.query_start_loc_cpu
+    num_tokens = int(starts[-1])
     metadata = common_attn_metadata.replace(
         num_actual_tokens=common_attn_metadata.num_actual_tokens if self.pcp_size > 1 else num_tokens,
         max_query_len=int((starts[1:] - starts[:-1]).max()),
@@ -65,8 +73,8 @@ def prepare_inputs_padded(
         attn_state=self.runner.attn_state,
         decode_token_per_req=self.runner.decode_token_per_req,
     )
-    result = PaddedInputs((metadata, self.arange[:num_tokens], to_sample))
-    result.num_rejected_tokens_gpu = rejected
+    result = PaddedInputs((metadata, self.arange[:num_tokens], token_indices_to_sample))
+    result.num_rejected_tokens_gpu = num_rejected
     return result
 
 

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""spec_decode.kernels.ascend_rejection_random
+
+What: ``rejection_random_sample_kernel`` of ``vllm_ascend.ops.triton.reject_sample``: which drafts of
+    requests that sample are accepted.
+Why: it loads at index -1, uses a draft of -1 as an offset, and is compiled anew for each of many batch
+    sizes.
+How: ``kernels/rejection_random.py`` stands in under the kernel's name and calling convention, and chooses
+    its own grid.
+Until: vllm-ascend's kernel has none of these faults.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import replace_kernel
+
+if TYPE_CHECKING:
+    from ascend_specpatch.edits import Edit
+
+LEANS_ON: tuple[str, ...] = (
+    "vllm_ascend.ops.triton.reject_sample:rejection_random_sample_kernel",
+    "vllm_ascend.sample.rejection_sampler:rejection_sample",
+    "vllm_ascend.ops.triton.reject_sample:cal_grid_and_block_size",
+)
+
+
+def apply(edit: Edit) -> None:
+    replace_kernel(edit, "rejection_random_sample_kernel")
