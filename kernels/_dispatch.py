@@ -10,6 +10,10 @@ from typing import Any, Literal
 # Programs a multiprocessor of a GPU is given at most: as many as it can hold at a time. A core of an NPU runs one.
 _PROGRAMS_PER_SM = 32
 
+# Draft positions looked at at a time, at least: a warp of a GPU, which finds the least of 32 numbers in one instruction;
+# for an NPU four times the least that it moves.
+MIN_POSITIONS = 32
+
 
 @functools.cache
 def implementation() -> Literal["triton", "torch", "upstream"]:

@@ -20,8 +20,9 @@ from vllm.triton_utils import tl, triton
 
 from ._dispatch import programs, use_triton
 
-# Rows a program writes at a time.
+# Rows a program writes at a time, where requests are long and where they only decode.
 BLOCK_SIZE = 256
+SMALL_BLOCK_SIZE = 32
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
@@ -47,9 +48,11 @@ def _kernel(  # type: ignore[no-untyped-def]
     SHIFT: tl.constexpr,
     SLOTS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    STRIDE: tl.constexpr,
 ):
     slot = tl.arange(0, SLOTS)
-    for request in range(tl.program_id(0), num_reqs, tl.num_programs(0)):
+    last = num_reqs if STRIDE else tl.program_id(0) + 1
+    for request in range(tl.program_id(0), last, tl.num_programs(0) if STRIDE else 1):
         start = tl.load(query_start_loc_ptr + request)
         next_start = tl.load(query_start_loc_ptr + request + 1)
         end = tl.load(query_end_loc_ptr + request)
@@ -60,12 +63,11 @@ def _kernel(  # type: ignore[no-untyped-def]
         next_token = tl.load(next_token_ids_ptr + request)
         # A request without rows may start behind the last position.
         first_position = tl.load(target_positions_ptr + tl.minimum(start, total_input_tokens - 1)).to(tl.int32)
-        if tl.program_id(1) == 0:
-            tl.store(
-                out_new_token_indices_ptr + request * num_slots + slot,
-                out_start + valid + slot,
-                mask=slot < num_slots,
-            )
+        tl.store(
+            out_new_token_indices_ptr + request * num_slots + slot,
+            out_start + valid + slot,
+            mask=slot < num_slots,
+        )
         step = tl.num_programs(1) * BLOCK_SIZE
         for block in range(tl.program_id(1) * BLOCK_SIZE, num_rows, step):
             row = block + tl.arange(0, BLOCK_SIZE)
@@ -203,7 +205,9 @@ def copy_and_expand_inputs(
         return
     # Programs that are left over when each request has one share the rows.
     requests = programs(num_reqs)
-    blocks = triton.cdiv(num_tokens + (num_slots - shift_input_ids) * num_reqs, num_reqs * BLOCK_SIZE)
+    rows = triton.cdiv(num_tokens, num_reqs) + num_slots
+    block_size = SMALL_BLOCK_SIZE if rows <= SMALL_BLOCK_SIZE else BLOCK_SIZE
+    blocks = triton.cdiv(rows, block_size)
     _kernel[(requests, programs(requests * blocks) // requests)](
         target_token_ids,
         target_positions,
@@ -223,7 +227,8 @@ def copy_and_expand_inputs(
         num_slots,
         SHIFT=int(shift_input_ids),
         SLOTS=max(8, triton.next_power_of_2(num_slots)),
-        BLOCK_SIZE=BLOCK_SIZE,
+        BLOCK_SIZE=block_size,
+        STRIDE=requests < num_reqs,
         num_warps=1,
     )
 

@@ -31,11 +31,13 @@ def _kernel(  # type: ignore[no-untyped-def]
     replace_to,
     num_reqs,
     MAX_SPEC_LEN: tl.constexpr,
+    STRIDE: tl.constexpr,
 ):
     position = tl.arange(0, MAX_SPEC_LEN)
     # Loaded as vectors of one: on an NPU a scalar load stalls the core, and these can be under way together.
     one = tl.arange(0, 1)
-    for request in range(tl.program_id(0), num_reqs, tl.num_programs(0)):
+    end = num_reqs if STRIDE else tl.program_id(0) + 1
+    for request in range(tl.program_id(0), end, tl.num_programs(0) if STRIDE else 1):
         # A load before the first element is a fault on the NPU even where its mask is false.
         before = tl.max(tl.load(cu_num_tokens_ptr + tl.maximum(request - 1, 0) + one), 0)
         start = tl.where(request > 0, before, 0)
@@ -83,7 +85,8 @@ def _launch(
                 reference(output, values, cu_num_tokens, *((replace_from, replace_to) if i == 0 else ()))
     elif num_reqs > 0:
         (output, values), (second_output, second), (third_output, third) = pairs
-        _kernel[(programs(num_reqs),)](
+        number = programs(num_reqs)
+        _kernel[(number,)](
             output,
             values,
             second_output,
@@ -95,7 +98,7 @@ def _launch(
             replace_to,
             num_reqs,
             MAX_SPEC_LEN=MAX_SPEC_LEN,
-            num_warps=1,
+            STRIDE=number < num_reqs,
         )
 
 

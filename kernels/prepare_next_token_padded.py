@@ -35,10 +35,12 @@ def _kernel(  # type: ignore[no-untyped-def]
     stride,
     BLOCK_SIZE: tl.constexpr,
     TOKENS: tl.constexpr,
+    STRIDE: tl.constexpr,
 ):
     column = tl.arange(0, TOKENS)[None, :]
-    step = tl.num_programs(0) * BLOCK_SIZE
-    for first in range(tl.program_id(0) * BLOCK_SIZE, num_reqs, step):
+    start = tl.program_id(0) * BLOCK_SIZE
+    last_first = num_reqs if STRIDE else start + 1
+    for first in range(start, last_first, tl.num_programs(0) * BLOCK_SIZE if STRIDE else 1):
         request = first + tl.arange(0, BLOCK_SIZE)
         inside = request < num_reqs
         token = tl.load(
@@ -94,7 +96,9 @@ def _launch(
     num_rejected_tokens: torch.Tensor | None = None,
 ) -> None:
     num_reqs, width = sampled_token_ids.shape
-    _kernel[(programs(triton.cdiv(num_reqs, BLOCK_SIZE)),)](
+    blocks = triton.cdiv(num_reqs, BLOCK_SIZE)
+    number = programs(blocks)
+    _kernel[(number,)](
         sampled_token_ids,
         discard_request_mask,
         backup_next_token_ids,
@@ -110,6 +114,7 @@ def _launch(
         sampled_token_ids.stride(0),
         BLOCK_SIZE=BLOCK_SIZE,
         TOKENS=max(8, triton.next_power_of_2(width)),  # rows of 32 bytes
+        STRIDE=number < blocks,
         num_warps=1,
     )
 

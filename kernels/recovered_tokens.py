@@ -22,7 +22,7 @@ TILE = 4096
 # Where that would leave cores idle.
 SMALL_TILE = 1024
 # On a GPU, where more than one program shares a multiprocessor: what its registers have room for.
-_PROGRAMS_PER_SM = 8
+_PROGRAMS_PER_SM = 4
 
 
 @triton.jit(do_not_specialize=["num_items", "max_spec_len", "tiles"])  # type: ignore[untyped-decorator]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from vllm.triton_utils import tl, triton
 
-from ._dispatch import on_npu, programs, use_triton
+from ._dispatch import MIN_POSITIONS, on_npu, programs, use_triton
 from ._rows import drafted, in_rows, probability
 
 
@@ -31,10 +31,12 @@ def _kernel(  # type: ignore[no-untyped-def]
     max_spec_len,
     vocab_size,
     POSITIONS: tl.constexpr,
+    STRIDE: tl.constexpr,
 ):
     position = tl.arange(0, POSITIONS)
     one = tl.arange(0, 1)
-    for request in range(tl.program_id(0), num_reqs, tl.num_programs(0)):
+    end = num_reqs if STRIDE else tl.program_id(0) + 1
+    for request in range(tl.program_id(0), end, tl.num_programs(0) if STRIDE else 1):
         greedy = False if is_greedy_ptr is None else tl.load(is_greedy_ptr + request)
         if not greedy:
             # A load before the first element is a fault on the NPU even where its mask is false.
@@ -144,7 +146,8 @@ def rejection_block_verify(
             is_greedy,
         )
     if num_reqs > 0:
-        _kernel[(programs(num_reqs),)](
+        number = programs(num_reqs)
+        _kernel[(number,)](
             output_token_ids,
             cu_num_draft_tokens,
             draft_token_ids,
@@ -157,7 +160,8 @@ def rejection_block_verify(
             num_reqs,
             width - 1,
             target_probs.shape[1],
-            POSITIONS=max(8, triton.next_power_of_2(width)),
+            POSITIONS=max(MIN_POSITIONS, triton.next_power_of_2(width)),
+            STRIDE=number < num_reqs,
             num_warps=1,
         )
     return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from vllm.triton_utils import tl, triton
 
-from ._dispatch import programs, use_triton
+from ._dispatch import MIN_POSITIONS, programs, use_triton
 from ._rows import drafted, in_rows
 
 
@@ -25,27 +25,29 @@ def _kernel(  # type: ignore[no-untyped-def]
     num_reqs,
     max_spec_len,
     POSITIONS: tl.constexpr,
+    STRIDE: tl.constexpr,
 ):
     position = tl.arange(0, POSITIONS)
-    for request in range(tl.program_id(0), num_reqs, tl.num_programs(0)):
+    end = num_reqs if STRIDE else tl.program_id(0) + 1
+    for request in range(tl.program_id(0), end, tl.num_programs(0) if STRIDE else 1):
         greedy = True if is_greedy_ptr is None else tl.load(is_greedy_ptr + request)
+        if cu_num_draft_tokens_ptr is None:
+            start = request
+            length = 1
+        else:
+            # A load before the first element is a fault on the NPU even where its mask is false.
+            before = tl.load(cu_num_draft_tokens_ptr + tl.maximum(request - 1, 0))
+            start = tl.where(request > 0, before, 0)
+            length = tl.load(cu_num_draft_tokens_ptr + request) - start
+            length = tl.minimum(tl.maximum(length, 0), max_spec_len)
+        # A vector of one: the token goes to its place without a detour over the scalar unit.
+        bonus = tl.load(bonus_token_ids_ptr + request + tl.arange(0, 1))
         if greedy:
-            if cu_num_draft_tokens_ptr is None:
-                start = request
-                length = 1
-            else:
-                # A load before the first element is a fault on the NPU even where its mask is false.
-                before = tl.load(cu_num_draft_tokens_ptr + tl.maximum(request - 1, 0))
-                start = tl.where(request > 0, before, 0)
-                length = tl.load(cu_num_draft_tokens_ptr + request) - start
-                length = tl.minimum(tl.maximum(length, 0), max_spec_len)
             inside = position < length
             draft = tl.load(draft_token_ids_ptr + start + position, mask=inside, other=0)
             # An NPU has no 64-bit vector arithmetic, but it narrows what it loads.
             target = tl.load(target_argmax_ptr + start + position, mask=inside, other=0).to(tl.int32)
             rejected = tl.min(tl.where(draft != target, position, length), 0)
-            # A vector of one: the token goes to its place without a detour over the scalar unit.
-            bonus = tl.load(bonus_token_ids_ptr + request + tl.arange(0, 1))
             tl.store(
                 output_token_ids_ptr + request * (max_spec_len + 1) + position,
                 tl.where(inside, target, bonus),
@@ -106,7 +108,8 @@ def rejection_greedy(
             output_token_ids, cu_num_draft_tokens, draft_token_ids, target_argmax, bonus_token_ids, is_greedy
         )
     if num_reqs > 0:
-        _kernel[(programs(num_reqs),)](
+        number = programs(num_reqs)
+        _kernel[(number,)](
             output_token_ids,
             cu_num_draft_tokens,
             draft_token_ids,
@@ -115,7 +118,8 @@ def rejection_greedy(
             is_greedy,
             num_reqs,
             width - 1,
-            POSITIONS=max(8, triton.next_power_of_2(width)),
+            POSITIONS=max(MIN_POSITIONS, triton.next_power_of_2(width)),
+            STRIDE=number < num_reqs,
             num_warps=1,
         )
     return None

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from vllm.triton_utils import tl, triton
 
-from ._dispatch import on_npu, programs, use_triton
+from ._dispatch import MIN_POSITIONS, on_npu, programs, use_triton
 from ._rows import drafted, in_rows, probability
 
 
@@ -21,13 +21,14 @@ def _one_by_one(  # type: ignore[no-untyped-def]
     draft_token_ids_ptr,
     draft_probs_ptr,
     target_probs_ptr,
+    recovered_token_ids_ptr,
     uniform_probs_ptr,
+    bonus,
     start,
     length,
     vocab_size,
 ):
-    """Number of accepted tokens, which are written to `output_ptr`: for an NPU, where a gather is a loop over
-    scalars anyway."""
+    """For an NPU, where a gather is a loop over scalars anyway: stops at the first rejected token."""
     accepted = 0
     for i in range(length):
         if accepted == i:
@@ -46,7 +47,10 @@ def _one_by_one(  # type: ignore[no-untyped-def]
             if accept:
                 tl.store(output_ptr + i, draft)
                 accepted = i + 1
-    return accepted
+    one = tl.arange(0, 1)
+    if accepted < length:
+        bonus = tl.load(recovered_token_ids_ptr + start + accepted + one)
+    tl.store(output_ptr + accepted + one, bonus)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -55,17 +59,20 @@ def _at_once(  # type: ignore[no-untyped-def]
     draft_token_ids_ptr,
     draft_probs_ptr,
     target_probs_ptr,
+    recovered_token_ids_ptr,
     uniform_probs_ptr,
+    bonus,
     start,
     length,
     vocab_size,
     POSITIONS: tl.constexpr,
 ):
-    """The same for a GPU: no load waits for the verdict on the token before."""
+    """For a GPU: no load waits for the verdict on the token before."""
     position = tl.arange(0, POSITIONS)
     inside = position < length
     draft = tl.load(draft_token_ids_ptr + start + position, mask=inside, other=-1)
     uniform = tl.load(uniform_probs_ptr + start + position, mask=inside, other=0.0).to(tl.float32)
+    recovered = tl.load(recovered_token_ids_ptr + start + position, mask=inside, other=0)
     known = (draft >= 0) & (draft < vocab_size)
     # All rows together may have more than 2^31 elements, those of one request have not.
     row = start.to(tl.int64) * vocab_size
@@ -77,8 +84,8 @@ def _at_once(  # type: ignore[no-untyped-def]
         draft_prob = tl.load(draft_probs_ptr + row + column, mask=known, other=0.0)
         accept = known & (draft_prob > 0) & (target_prob / draft_prob >= uniform)
     accepted = tl.min(tl.where(inside & ~accept, position, length), 0)
-    tl.store(output_ptr + position, draft, mask=position < accepted)
-    return accepted
+    last = tl.where(inside, recovered, bonus)
+    tl.store(output_ptr + position, tl.where(position < accepted, draft, last), mask=position <= accepted)
 
 
 @triton.jit(do_not_specialize=["num_reqs", "max_spec_len"])  # type: ignore[untyped-decorator]
@@ -97,48 +104,51 @@ def _kernel(  # type: ignore[no-untyped-def]
     vocab_size,
     POSITIONS: tl.constexpr,
     AT_ONCE: tl.constexpr,
+    STRIDE: tl.constexpr,
 ):
-    # What is only moved, or comes with a wait anyway, is loaded as a vector of one: a scalar load stalls the core.
+    # What is only moved, or comes with a wait anyway, is loaded as a vector of one: a scalar load stalls a core of an NPU.
     one = tl.arange(0, 1)
-    for request in range(tl.program_id(0), num_reqs, tl.num_programs(0)):
+    end = num_reqs if STRIDE else tl.program_id(0) + 1
+    for request in range(tl.program_id(0), end, tl.num_programs(0) if STRIDE else 1):
         if is_greedy_ptr is None:
             greedy = 0
         else:
             greedy = tl.max(tl.load(is_greedy_ptr + request + one).to(tl.int32), 0)
+        # A load before the first element is a fault on the NPU even where its mask is false.
+        before = tl.load(cu_num_draft_tokens_ptr + tl.maximum(request - 1, 0))
+        start = tl.where(request > 0, before, 0)
+        length = tl.load(cu_num_draft_tokens_ptr + request) - start
+        length = tl.minimum(tl.maximum(length, 0), max_spec_len)
+        bonus = tl.load(bonus_token_ids_ptr + request + one)
+        output_ptr = output_token_ids_ptr + request * (max_spec_len + 1)
         if greedy == 0:
-            # A load before the first element is a fault on the NPU even where its mask is false.
-            before = tl.load(cu_num_draft_tokens_ptr + tl.maximum(request - 1, 0))
-            start = tl.where(request > 0, before, 0)
-            length = tl.load(cu_num_draft_tokens_ptr + request) - start
-            length = tl.minimum(tl.maximum(length, 0), max_spec_len)
-            output_ptr = output_token_ids_ptr + request * (max_spec_len + 1)
             if AT_ONCE:
-                accepted = _at_once(
+                _at_once(
                     output_ptr,
                     draft_token_ids_ptr,
                     draft_probs_ptr,
                     target_probs_ptr,
+                    recovered_token_ids_ptr,
                     uniform_probs_ptr,
+                    bonus,
                     start,
                     length,
                     vocab_size,
                     POSITIONS,
                 )
             else:
-                accepted = _one_by_one(
+                _one_by_one(
                     output_ptr,
                     draft_token_ids_ptr,
                     draft_probs_ptr,
                     target_probs_ptr,
+                    recovered_token_ids_ptr,
                     uniform_probs_ptr,
+                    bonus,
                     start,
                     length,
                     vocab_size,
                 )
-            last = tl.load(bonus_token_ids_ptr + request + one)
-            if accepted < length:
-                last = tl.load(recovered_token_ids_ptr + start + accepted + one)
-            tl.store(output_ptr + accepted + one, last)
 
 
 def reference(
@@ -218,8 +228,8 @@ def rejection_random(
             is_greedy,
         )
     if num_reqs > 0:
-        npu = on_npu()
-        _kernel[(programs(num_reqs),)](
+        npu, number = on_npu(), programs(num_reqs)
+        _kernel[(number,)](
             output_token_ids,
             cu_num_draft_tokens,
             draft_token_ids,
@@ -232,8 +242,9 @@ def rejection_random(
             num_reqs,
             width - 1,
             target_probs.shape[1],
-            POSITIONS=max(8, triton.next_power_of_2(width)),
+            POSITIONS=max(MIN_POSITIONS, triton.next_power_of_2(width)),
             AT_ONCE=not npu,
+            STRIDE=number < num_reqs,
             num_warps=1,
         )
     return None
