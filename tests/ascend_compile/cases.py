@@ -78,6 +78,15 @@ def ours() -> tuple[Case, ...]:
     return tuple(found)
 
 
+def kinds() -> list[list[Case]]:
+    """All cases, those together that differ in sizes only."""
+    found: dict[tuple[Any, ...], list[Case]] = {}
+    for case in ours():
+        choices = sorted((name, value) for name, value in case.constants.items() if value in (None, 0, 1))
+        found.setdefault((case.kernel, str(choices), *case.signature.items()), []).append(case)
+    return list(found.values())
+
+
 def called() -> set[str]:
     """The names of all functions that Triton functions of kernels/ call."""
     return {

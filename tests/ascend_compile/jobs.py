@@ -18,7 +18,8 @@ class Job:
     """A kernel of ours and the host's for the same work.
 
     Ours is the first case of `file` whose types and constants are as `with_` says, and whose pointers in
-    `without`, and no others, are None. `more` is what it may have more of than the host's: `why` says why.
+    `without`, and no others, are None. `strides`: for more requests than cores, where that is a variant.
+    `more` is what it may have more of than the host's: `why` says why.
     """
 
     file: str
@@ -28,11 +29,12 @@ class Job:
     constants: dict[str, Any]
     with_: dict[str, Any] = field(default_factory=dict)
     without: frozenset[str] = frozenset()
+    strides: bool | None = None
     more: dict[str, int] = field(default_factory=dict)
     why: str = ""
 
     def __str__(self) -> str:
-        return f"{self.file}-{self.host_name()}"
+        return f"{self.file}{', many requests' * bool(self.strides)}-{self.host_name()}"
 
     def host_name(self) -> str:
         name = self.kernel
@@ -59,8 +61,9 @@ class Job:
         raise LookupError(f"no case of {self.file} with {self.with_} and without {sorted(self.without)}")
 
 
-# Blocks of 8 requests: what vllm-ascend takes for up to 320 of them on 40 cores.
-_BLOCK = {"BLOCK_SIZE": 8}
+# A request a core, as long as there are cores; with 40, up to 320 requests in blocks of 8.
+_BLOCKS = ((1, False), (8, True))
+
 _TOKENS = {"output_token_ids_ptr": "*i32", "cu_num_draft_tokens_ptr": "*i32", "draft_token_ids_ptr": "*i32"}
 _GREEDY = dict(
     **_TOKENS,
@@ -94,80 +97,92 @@ def _but(signature: dict[str, str], *names: str) -> dict[str, str]:
     return {name: kind for name, kind in signature.items() if name not in names}
 
 
+def _sampling(
+    file: str,
+    kernel: str,
+    signature: dict[str, str],
+    constants: dict[str, Any],
+    without: frozenset[str] = frozenset(),
+    **more: Any,
+) -> list[Job]:
+    """A job of vllm-ascend's rejection sampler, for few requests and for many."""
+    return [
+        Job(
+            file,
+            _SAMPLE,
+            kernel,
+            signature,
+            {**constants, "BLOCK_SIZE": block},
+            without=without,
+            strides=many,
+            **more,
+        )
+        for block, many in _BLOCKS
+    ]
+
+
 JOBS: tuple[Job, ...] = (
-    Job(
-        "prepare_inputs_padded",
-        "vllm_ascend.ops.triton.spec_decode.utils",
-        "prepare_inputs_padded_kernel",
-        {
-            "cu_num_draft_tokens_ptr": "*i32",
-            "valid_sampled_tokens_count_ptr": "*i32",
-            "query_start_loc_gpu_ptr": "*i32",
-            "token_indices_to_sample_ptr": "*i32",
-            "num_reqs": "i32",
-        },
-        _BLOCK,
-        more={"dma_out": 1, "flags": 2, "branches": 1},
-        why="also gives the number of rejected tokens",
-    ),
-    Job("rejection_greedy", _SAMPLE, "rejection_greedy_sample_triton", _GREEDY, _BLOCK),
-    Job(
-        "rejection_greedy",
-        _SAMPLE,
-        "rejection_greedy_sample_triton",
-        _but(_GREEDY, "is_greedy_ptr"),
-        dict(_BLOCK, is_greedy_ptr=None),
-        without=frozenset({"is_greedy_ptr"}),
-    ),
-    Job(
-        "rejection_greedy",
-        _SAMPLE,
-        "rejection_greedy_sample_spec_len_1_triton",
-        _but(_GREEDY, "cu_num_draft_tokens_ptr", "is_greedy_ptr", "max_spec_len"),
-        _BLOCK,
-        without=frozenset({"cu_num_draft_tokens_ptr", "is_greedy_ptr"}),
-    ),
-    Job(
-        "rejection_random",
-        _SAMPLE,
-        "rejection_random_sample_kernel",
-        _RANDOM,
-        dict(_BLOCK, NO_DRAFT_PROBS=False),
-    ),
-    Job(
-        "rejection_random",
-        _SAMPLE,
-        "rejection_random_sample_kernel",
-        _but(_RANDOM, "draft_probs_ptr"),
-        dict(_BLOCK, draft_probs_ptr=None, NO_DRAFT_PROBS=True),
-        without=_NO_PROBS,
-    ),
-    Job(
-        "rejection_block_verify",
-        _SAMPLE,
-        "rejection_random_sample_block_verify_kernel",
-        _RANDOM,
-        dict(_BLOCK, NO_DRAFT_PROBS=False),
-    ),
-    Job(
-        "rejection_block_verify",
-        _SAMPLE,
-        "rejection_random_sample_block_verify_kernel",
-        _but(_RANDOM, "draft_probs_ptr"),
-        dict(_BLOCK, draft_probs_ptr=None, NO_DRAFT_PROBS=True),
-        without=_NO_PROBS,
-    ),
     *(
         Job(
-            "expand",
-            _SAMPLE,
-            "expand_kernel",
-            dict(output_ptr=kind, input_ptr=kind, **_EXPAND),
-            dict(_BLOCK, MAX_NUM_TOKENS=128),
-            with_={"output_ptr": kind},
-            without=_ONE_VECTOR,
+            "prepare_inputs_padded",
+            "vllm_ascend.ops.triton.spec_decode.utils",
+            "prepare_inputs_padded_kernel",
+            {
+                "cu_num_draft_tokens_ptr": "*i32",
+                "valid_sampled_tokens_count_ptr": "*i32",
+                "query_start_loc_gpu_ptr": "*i32",
+                "token_indices_to_sample_ptr": "*i32",
+                "num_reqs": "i32",
+            },
+            {"BLOCK_SIZE": 4},
+            without=frozenset({"num_rejected_tokens_ptr"}),
+            strides=many,
         )
+        for _, many in _BLOCKS
+    ),
+    *_sampling("rejection_greedy", "rejection_greedy_sample_triton", _GREEDY, {}),
+    *_sampling(
+        "rejection_greedy",
+        "rejection_greedy_sample_triton",
+        _but(_GREEDY, "is_greedy_ptr"),
+        {"is_greedy_ptr": None},
+        frozenset({"is_greedy_ptr"}),
+    ),
+    *_sampling(
+        "rejection_greedy",
+        "rejection_greedy_sample_spec_len_1_triton",
+        _but(_GREEDY, "cu_num_draft_tokens_ptr", "is_greedy_ptr", "max_spec_len"),
+        {},
+        frozenset({"cu_num_draft_tokens_ptr", "is_greedy_ptr"}),
+    ),
+    *(
+        job
+        for file, kernel in (
+            ("rejection_random", "rejection_random_sample_kernel"),
+            ("rejection_block_verify", "rejection_random_sample_block_verify_kernel"),
+        )
+        for job in (
+            *_sampling(file, kernel, _RANDOM, {"NO_DRAFT_PROBS": False}),
+            *_sampling(
+                file,
+                kernel,
+                _but(_RANDOM, "draft_probs_ptr"),
+                {"draft_probs_ptr": None, "NO_DRAFT_PROBS": True},
+                _NO_PROBS,
+            ),
+        )
+    ),
+    *(
+        job
         for kind in ("*i32", "*fp32")
+        for job in _sampling(
+            "expand",
+            "expand_kernel",
+            {"output_ptr": kind, "input_ptr": kind, **_EXPAND},
+            {"MAX_NUM_TOKENS": 128},
+            _ONE_VECTOR,
+            with_={"output_ptr": kind},
+        )
     ),
     Job(
         "recovered_tokens",

@@ -13,7 +13,7 @@ import pytest
 
 from . import x86
 from .bad_kernels import BELOW_ZERO, BEYOND_THE_END
-from .cases import ours
+from .cases import kinds
 from .conftest import Compiled
 from .toolchain import Case, lower
 
@@ -51,6 +51,7 @@ def prepare_inputs_padded(rng: random.Random, case: Case) -> Batch:
         "token_indices_to_sample_ptr": empty,
         "num_rejected_tokens_ptr": empty,
         "num_reqs": len(drafted),
+        "pieces": -(-len(drafted) // case.constants["BLOCK_SIZE"]),
     }
     return given, {
         "num_rejected_tokens_ptr": rejected,
@@ -86,6 +87,7 @@ def prepare_next_token_padded(rng: random.Random, case: Case) -> Batch:
         "vocab_size": vocab,
         "num_sampled_tokens": width,
         "num_reqs": requests,
+        "pieces": -(-requests // case.constants["BLOCK_SIZE"]),
         "stride": width,
     }
     return given, {
@@ -136,6 +138,7 @@ def copy_and_expand_inputs(rng: random.Random, case: Case) -> Batch:
         "parallel_drafting_token_id": -3,
         "total_input_tokens": tokens,
         "num_reqs": requests,
+        "pieces": requests,
         "num_slots": slots,
     }
     return given, {
@@ -172,6 +175,7 @@ def rejection_greedy(rng: random.Random, case: Case) -> Batch:
         "bonus_token_ids_ptr": i32(bonus),
         "is_greedy_ptr": np.array(greedy, np.int8),
         "num_reqs": len(lengths),
+        "pieces": len(lengths),
         "max_spec_len": most,
     }
     return given, {"output_token_ids_ptr": after}
@@ -221,6 +225,7 @@ def _random(rng: random.Random, case: Case, verify: Callable[[list[float], list[
         "uniform_probs_ptr": uniform,
         "is_greedy_ptr": np.array(greedy, np.int8),
         "num_reqs": len(lengths),
+        "pieces": len(lengths),
         "max_spec_len": most,
         "vocab_size": vocab,
     }
@@ -254,6 +259,7 @@ def expand(rng: random.Random, case: Case) -> Batch:
         "replace_from": 0,
         "replace_to": 1,
         "num_reqs": len(lengths),
+        "pieces": len(lengths),
     }
     expected = {}
     for output, source in zip(
@@ -305,6 +311,7 @@ def recovered_best_of_tiles(rng: random.Random, case: Case) -> Batch:
         "target_probs_ptr": target,
         "q_ptr": q,
         "num_items": 2 * most * tiles,
+        "pieces": 2 * most * tiles,
         "max_spec_len": most,
         "vocab_size": vocab,
         "tiles": tiles,
@@ -321,6 +328,7 @@ def recovered_best_of_all(rng: random.Random, case: Case) -> Batch:
         "output_token_ids_ptr": np.full(tokens, -7, np.int32),
         "best_ptr": best,
         "num_tokens": tokens,
+        "pieces": tokens,
         "tiles": tiles,
     }
     return given, {"output_token_ids_ptr": index[score.argmax(1)]}
@@ -340,20 +348,27 @@ ALGORITHMS: dict[str, Callable[[random.Random, Case], Batch]] = {
 }
 
 
-def _name(case: Case) -> str:
-    return case.name.split()[0]
+def algorithm_of(case: Case) -> Callable[[random.Random, Case], Batch]:
+    file = case.name.split()[0]
+    return ALGORITHMS.get(f"{file}.{case.kernel.fn.__name__}") or ALGORITHMS[file]
 
 
-@pytest.mark.parametrize("case", ours(), ids=str)
+# Of cases that differ in sizes only, the first and the last.
+CASES = {case.name: case for kind in kinds() for case in (kind[0], kind[-1])}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=str)
 def test_it_gives_what_the_algorithm_gives(case: Case, compiled: Compiled, tmp_path: Path) -> None:
-    algorithm = ALGORITHMS.get(f"{_name(case)}.{case.kernel.fn.__name__}") or ALGORITHMS[_name(case)]
+    algorithm = algorithm_of(case)
     lowered = compiled.lowered(case)
     library = x86.build(lowered, tmp_path)
     rng = random.Random(case.name)
     for turn in range(20):
         given, expected = algorithm(rng, case)
         arguments = {name: given[name] for name in case.signature}
-        grid = rng.choice([1, 3, 40]), rng.choice([1, 2])
+        # Without a stride there is a program for each piece of work, and no more.
+        programs = given["pieces"] if case.constants.get("STRIDE") is False else rng.choice([1, 3, 40])
+        grid = programs, rng.choice([1, 2])
         got = x86.run(library, lowered.linalg, grid, arguments, at_end=turn % 2 == 0)
         for name, value in arguments.items():
             if isinstance(value, np.ndarray):
