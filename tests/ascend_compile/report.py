@@ -30,6 +30,10 @@ from and to global memory, vector calls, accesses of single elements of global m
 buffer, flags and barriers, loops, of these those that walk single elements, and branches.
 """
 
+_ONLY_THE_LARGEST = """\
+Where cases differ in sizes only, the largest; [baseline.json](../tests/ascend_compile/baseline.json) has every one,
+for both targets."""
+
 _SHORT = {
     "ub_bytes": "buffer",
     "dma_in": "copies in",
@@ -87,8 +91,7 @@ def table(compiled: Compiled) -> str:
             *([""] if notes else []),
             "## All of them",
             "",
-            "Where cases differ in sizes only, the largest; "
-            "[baseline.json](../tests/ascend_compile/baseline.json) has every one, for both targets.",
+            _ONLY_THE_LARGEST,
             "",
             _rows(every, "kernel"),
             "",
