@@ -51,6 +51,8 @@ class Job:
         """Raises: LookupError if the file declares no such case."""
         for case in ours():
             said = {**case.signature, **case.constants}
+            if self.strides is not None and said.get("STRIDE", self.strides) != self.strides:
+                continue
             absent = {name for name, value in case.constants.items() if value is None}
             if (
                 case.name.split()[0] == self.file
