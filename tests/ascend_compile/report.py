@@ -31,8 +31,8 @@ buffer, flags and barriers, loops, of these those that walk single elements, and
 """
 
 _ONLY_THE_LARGEST = """\
-Where cases differ in sizes only, the largest; [baseline.json](../tests/ascend_compile/baseline.json) has every
-one, for both targets."""
+Where cases differ in sizes only, the largest; [baseline.json](../tests/ascend_compile/baseline.json) has
+every one, for both targets."""
 
 _SHORT = {
     "ub_bytes": "buffer",
