@@ -43,8 +43,8 @@ _NO_HOLDERS = (
     *(weakref.ref, types.GenericAlias, types.UnionType),
 )
 
-# Where the search gives up: nothing that is an alias was ever seen so far away from a module.
-_MOST_LEVELS: Final = 12
+# Where the search gives up. What torch registers for vLLM was seen fifteen levels away from a module of vLLM.
+_MOST_LEVELS: Final = 30
 _MOST_NODES: Final = 2_000
 
 
