@@ -11,7 +11,8 @@ was replaced.
 
 Left alone are what the new object and other things of the patches hold (a replacement usually calls what it
 replaces), names that the patch has set itself, ``__class__`` cells (``super()`` of a method goes on meaning
-its own class), annotations, weak references, and what running code or nobody's module holds.
+its own class), annotations, weak references, keys of caches, and what running code, a registry of somebody
+else's package or nobody's module holds.
 
 Refused are instances that were built of a replaced class, classes that cannot be moved, and holders that
 cannot be changed, such as an object of an extension module.
