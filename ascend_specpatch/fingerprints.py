@@ -388,7 +388,7 @@ def _literal(source_text: bytes, name: str) -> Any:
     Raises:
         SyntaxError, ValueError: the text is no Python, or the value is not a literal.
     """
-    for statement in ast.parse(source_text).body:
+    for statement in syntax.parse(source_text):
         targets = (
             statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
         )

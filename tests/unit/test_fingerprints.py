@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ascend_specpatch import fingerprints
+from ascend_specpatch import fingerprints, syntax
 from ascend_specpatch.fingerprints import (
     NoSource,
     ObjectState,
@@ -97,8 +97,11 @@ def test_unchanged_objects_in_a_changed_file_are_accepted(site: Site) -> None:
 
 def test_the_same_file_is_not_parsed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     fingerprints._digests.cache_clear()
-    monkeypatch.setattr("ascend_specpatch.syntax.parse", lambda source: pytest.fail("parsed"))
+    parsed: list[bytes] = []
+    parse = syntax.parse
+    monkeypatch.setattr(syntax, "parse", lambda source: parsed.append(source) or parse(source))
     check(PATCH, PAIR)
+    assert parsed == [BODY.encode()]  # for LEANS_ON
 
 
 def test_a_changed_object_is_named_with_both_digests_both_versions_and_what_to_do(site: Site) -> None:
