@@ -132,7 +132,7 @@ class VerifiedSource:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise SourceMismatch(
-                f"the verified source {path} cannot be read: {said}; reinstall ascend-specpatch, or in a "
+                f"the verified source {path} cannot be read: {said}; reinstall the package it is in, or in a "
                 "checkout restore the file and run `ascend-specpatch verify --update`"
             ) from error
         return cls(path, pairs)
