@@ -66,13 +66,16 @@ class Activation:
         """Apply what can be applied now, in order; import the targets of requirements where that is what is
         missing."""
         self._notice_loaded()
+        before = self.report.states()
         while self.live:
             patch = self._take_next()
             if patch is not None:
                 self._apply(patch)
                 self._notice_loaded()
             elif not self._import_what_is_awaited():
-                return
+                break
+        if self.live and self.report.states() != before and _announced_by == os.getpid():
+            processes.write(refresh().as_dict())
 
     def settle(self) -> None:
         """Late check: apply what has become possible since and rebind aliases that were taken meanwhile."""
