@@ -170,14 +170,13 @@ def check(patch: Patch, pair: HostPair) -> None:
         known = " or ".join(verified.pairs) or "no hosts at all"
         raise SourceMismatch(
             f"it was verified on {known}, not on the installed {pair}: `ascend-specpatch drift` says what "
-            f"differs; report it, or set ASCEND_SPECPATCH_DISABLE={patch.id}"
+            "differs; report it"
         )
     differing = [f for f in compare(names, record, installed_source) if f.state is not ObjectState.VERIFIED]
     if differing:
         raise SourceMismatch(
             f"it was verified on {pair}, and the installed {pair} has other source: "
-            f"{'; '.join(map(str, differing))}. `ascend-specpatch drift` says more: report it, or set "
-            f"ASCEND_SPECPATCH_DISABLE={patch.id}"
+            f"{'; '.join(map(str, differing))}. `ascend-specpatch drift` says more; report it"
         )
 
 

@@ -173,8 +173,9 @@ class Activation:
     def _apply(self, patch: Patch) -> None:
         edit = Edit(patch.id, self._loaded[patch.target], tuple(self._edits))
         try:
+            apply = _apply_of(patch, edit)
             fingerprints.check(patch, self._pair)
-            _apply_of(patch, edit)(edit)
+            apply(edit)
             aliases.rebind(edit, self._packages())
         # Whatever a patch raises, an interrupt too, leaves its target as it was.
         except BaseException as error:
