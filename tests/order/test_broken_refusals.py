@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A patch that fails in the worst ways leaves its target as it was, and the host imports."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import FakeHosts
+
+NO_TEXT = """
+class NoText(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+def apply(edit):
+    edit.set(edit.module, "helper", lambda: "half")
+    raise NoText
+"""
+
+
+@pytest.mark.xfail(reason="the reason is put into words before the edit is undone", strict=True)
+@pytest.mark.parametrize("activation", ["ascend_specpatch.arm", "bootstrap.register"])
+def test_an_error_that_cannot_be_shown(fake_hosts: FakeHosts, activation: str) -> None:
+    fake_hosts.write({"fake_patches/upstream.py": NO_TEXT})
+    first = "" if activation.endswith("arm") else "import vllm.proposer"
+    found = fake_hosts.result(
+        f"""
+        {first}
+        {activation}()
+        import vllm.proposer
+        from ascend_specpatch import report
+        print(json.dumps([vllm.proposer.helper(), str(report.current().row("spec_decode.upstream").state)]))
+        """
+    )
+    assert found == ["upstream", "refused"]
+
+
+@pytest.mark.xfail(reason="only Exception is caught of an import that nobody but us asked for", strict=True)
+def test_the_module_of_a_requirement_exits(fake_hosts: FakeHosts) -> None:
+    fake_hosts.write(
+        {
+            "vllm/proposer.py": "raise SystemExit(5)\n",
+            "vllm_ascend/drafter.py": "class Drafter:\n    pass\n",
+        }
+    )
+    found = fake_hosts.result(
+        """
+        ascend_specpatch.arm()
+        import vllm_ascend.drafter
+        from ascend_specpatch import report
+        print(json.dumps(str(report.current().row("spec_decode.drafter").state)))
+        """
+    )
+    assert found == "refused"
