@@ -116,3 +116,28 @@ def test_what_a_distribution_prints_is_not_in_the_json(fake_hosts: FakeHosts) ->
     provide(fake_hosts, f"print('hello')\n{PATCH.format('')}")
     done = fake_hosts.run("from ascend_specpatch.cli import main\nsys.exit(main(['list', '--json']))")
     json.loads(done.stdout)
+
+
+OFF = """
+ascend_specpatch.arm()
+import vllm
+bootstrap.register()
+print("alive")
+"""
+
+
+@pytest.mark.xfail(
+    reason="vLLM's plugin loads every distribution's patches before it reads the switch", strict=True
+)
+@pytest.mark.parametrize(
+    ("patches", "metadata"),
+    [
+        ("raise SystemExit(7)\n", METADATA),
+        ("print('loaded')\nPATCHES = ()\n", METADATA),
+        ("PATCHES = ()\n", b""),
+    ],
+)
+def test_off_is_off_also_for_vllms_plugin(fake_hosts: FakeHosts, patches: str, metadata: bytes) -> None:
+    provide(fake_hosts, patches, metadata=metadata)
+    done = fake_hosts.run(OFF, ASCEND_SPECPATCH="0")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "alive\n", "")
