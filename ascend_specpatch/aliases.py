@@ -46,6 +46,7 @@ def rebind(edit: Edit, packages: Collection[str]) -> None:
     Raises:
         AliasError: an alias cannot be rebound; the message names who holds it.
     """
+    edit.begin_aliases()
     successor = _successors(edit)
     if not successor:
         return
@@ -66,6 +67,17 @@ def rebind(edit: Edit, packages: Collection[str]) -> None:
         return
     graph = Graph(olds, packages, _Ours(edit, olds, news, inside.closed, own))
     Rebinding(edit, graph, successor).run()
+
+
+def give_back(replaced: Collection[tuple[Any, Any]], packages: Collection[str]) -> None:
+    """After an undo: module globals of ``packages`` that took a new object once it was there get the old one,
+    given as (old, new)."""
+    origin = {id(new): old for old, new in reversed([*replaced])}
+    for module in loaded() if origin else ():
+        if name_of(module).partition(".")[0] in packages:
+            for name, value in list(namespace(module).items()):
+                if id(value) in origin:
+                    namespace(module)[name] = origin[id(value)]
 
 
 def _successors(edit: Edit) -> dict[int, Any]:

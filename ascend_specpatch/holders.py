@@ -273,7 +273,7 @@ def name_of(module: types.ModuleType) -> str:
 def _referrers(objs: Iterable[Any]) -> list[Any]:
     """All containers that refer to ``objs``; also those that ``gc.freeze()`` hides, as vLLM does once it has
     started."""
-    args = tuple(objs)
+    args = (*objs,)  # tuple() would fail where the collector shows it half built to another thread
     frozen = gc.get_freeze_count()
     if frozen:
         gc.unfreeze()

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from .conftest import PATCHED, FakeHosts, visible
+from .conftest import PATCHED, UNPATCHED, FakeHosts, visible
 
 PATCH = "PATCHES = Patch('worker.other', 'vllm.extra', 's', implementation='other.body'{})\n"
 METADATA = b"Metadata-Version: 2.1\nName: other-patches\nVersion: 1.0\n"
@@ -39,35 +39,28 @@ def assert_ours_are_applied(fake_hosts: FakeHosts) -> None:
     assert visible(json.loads(done.stdout.splitlines()[-1])) == PATCHED, done.stderr
 
 
-@pytest.mark.xfail(reason="a field of a Patch that is never looked at", strict=True)
 @pytest.mark.parametrize("field", ["hosts='0.16.0'", "hosts=5", "hosts=('0.16.0')"])
 def test_a_patch_whose_hosts_are_no_pairs(fake_hosts: FakeHosts, field: str) -> None:
     provide(fake_hosts, PATCH.format(f", {field}"))
     assert_ours_are_applied(fake_hosts)
 
 
-@pytest.mark.xfail(reason="only Exception is caught", strict=True)
 def test_a_distribution_that_exits_as_it_is_loaded(fake_hosts: FakeHosts) -> None:
     provide(fake_hosts, "raise SystemExit('other needs a device')\n")
     assert_ours_are_applied(fake_hosts)
 
 
-@pytest.mark.xfail(reason="str() of the error is taken outside of the try", strict=True)
 def test_a_distribution_whose_error_cannot_be_shown(fake_hosts: FakeHosts) -> None:
     provide(fake_hosts, "class E(Exception):\n    def __str__(self): raise ValueError\nraise E\n")
     assert_ours_are_applied(fake_hosts)
 
 
-@pytest.mark.xfail(reason="the name of a distribution is asked for outside of the try", strict=True)
 @pytest.mark.parametrize("metadata", [b"", b"Metadata-Version: 2.1\n", METADATA + b"Author: \xe9\n"])
 def test_a_distribution_with_damaged_metadata(fake_hosts: FakeHosts, metadata: bytes) -> None:
     provide(fake_hosts, PATCH.format(""), metadata=metadata)
     assert_ours_are_applied(fake_hosts)
 
 
-@pytest.mark.xfail(
-    reason="entry_points() reads every distribution and raises for the damaged one", strict=True
-)
 @pytest.mark.parametrize(
     ("folder", "points"),
     [("unrelated-1.0.dist-info", b"[console_scripts]\n\xe9 = a:b\n"), ("-1.0.dist-info", b"[x]\na = b:c\n")],
@@ -81,14 +74,15 @@ def test_an_unrelated_distribution_that_is_damaged(fake_hosts: FakeHosts, folder
     assert_ours_are_applied(fake_hosts)
 
 
-@pytest.mark.xfail(reason="hosts.version does not expect text of another encoding", strict=True)
-def test_host_metadata_of_another_encoding(fake_hosts: FakeHosts) -> None:
+def test_host_metadata_of_another_encoding_counts_as_none(fake_hosts: FakeHosts) -> None:
     path = fake_hosts.folder / "vllm-0.16.0.dist-info" / "METADATA"
     path.write_bytes(path.read_bytes() + b"Author: \xe9\n")
-    assert_ours_are_applied(fake_hosts)
+    done = fake_hosts.run(IMPORT)
+    assert done.returncode == 0, done.stderr
+    assert visible(json.loads(done.stdout.splitlines()[-1])) == UNPATCHED
+    assert "found no vllm + vllm-ascend 0.16.0rc1" in done.stderr
 
 
-@pytest.mark.xfail(reason="_ordered goes as deep as the chain is long", strict=True)
 def test_a_long_chain_of_requirements_that_is_listed_backwards(fake_hosts: FakeHosts) -> None:
     provide(
         fake_hosts,
@@ -126,9 +120,6 @@ print("alive")
 """
 
 
-@pytest.mark.xfail(
-    reason="vLLM's plugin loads every distribution's patches before it reads the switch", strict=True
-)
 @pytest.mark.parametrize(
     ("patches", "metadata"),
     [

@@ -18,7 +18,6 @@ def apply(edit):
 """
 
 
-@pytest.mark.xfail(reason="the reason is put into words before the edit is undone", strict=True)
 @pytest.mark.parametrize("activation", ["ascend_specpatch.arm", "bootstrap.register"])
 def test_an_error_that_cannot_be_shown(fake_hosts: FakeHosts, activation: str) -> None:
     fake_hosts.write({"fake_patches/upstream.py": NO_TEXT})
@@ -35,7 +34,6 @@ def test_an_error_that_cannot_be_shown(fake_hosts: FakeHosts, activation: str) -
     assert found == ["upstream", "refused"]
 
 
-@pytest.mark.xfail(reason="only Exception is caught of an import that nobody but us asked for", strict=True)
 def test_the_module_of_a_requirement_exits(fake_hosts: FakeHosts) -> None:
     fake_hosts.write(
         {

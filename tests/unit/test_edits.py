@@ -327,19 +327,33 @@ def test_the_journal_can_be_read(module: ModuleType, edit: Edit) -> None:
     assert edit.changes() == ()
 
 
-def test_names_that_a_reload_has_set_anew_are_forgotten(module: ModuleType, edit: Edit) -> None:
-    edit.set(module, "number", 2)
+def test_for_a_module_that_was_loaded_again_own_changes_are_withdrawn_and_aliases_stay(
+    module: ModuleType, edit: Edit
+) -> None:
+    def fails() -> None:
+        raise LookupError
+
+    old = Owner.plain
+    edit.set(module, "number", 1000)
     edit.set(module, "number", 3)
     edit.set(module, "added", 4)
     edit.set(Owner, "plain", 5)
+    edit.undo_with(fails)
+    edit.begin_aliases()
+    edit.begin_aliases()
+    edit.rebind(Owner, "number", 6)
     module.number = 1000  # the module's code ran again
-    edit.forget(module)
+    edit.withdraw()
+    assert (module.number, hasattr(module, "added"), Owner.plain, Owner.number) == (1000, False, old, 6)
     assert not edit.wrote(module, "number")
+    assert edit.wrote(Owner, "number")
     assert edit.overwritten() == []
+    edit.withdraw()
+    assert not edit.is_empty()
     edit.undo()
+    assert edit.is_empty()
     assert module.number == 1000
-    assert not hasattr(module, "added")
-    assert Owner.plain == 1
+    assert not hasattr(Owner, "number")
 
 
 @pytest.mark.parametrize("failing", range(6))

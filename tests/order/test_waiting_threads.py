@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from .conftest import FakeHosts
 
 
-@pytest.mark.xfail(reason="a patch that another thread has taken is not waited for", strict=True)
 def test_an_import_returns_once_its_patches_are_applied(fake_hosts: FakeHosts) -> None:
     """The worker's thread, which looks for patches to apply, takes that of the proposer, as the thread that
     imports the proposer has said that it is loaded and has not come to apply anything."""
@@ -21,7 +18,7 @@ def test_an_import_returns_once_its_patches_are_applied(fake_hosts: FakeHosts) -
 
                 def apply(edit):
                     taken.set()
-                    go_on.wait(3)
+                    go_on.wait(0.5)
                     edit.set(edit.module, "helper", lambda: "ours")
                 """,
         }
@@ -40,7 +37,7 @@ def test_an_import_returns_once_its_patches_are_applied(fake_hosts: FakeHosts) -
             take_note(activation, target, module)
             if target == "vllm.proposer":
                 noted.set()
-                upstream.taken.wait(3)
+                upstream.taken.wait(0.5)
 
         hooks.Activation._take_note = and_let_the_other_thread_run
 
@@ -60,7 +57,6 @@ def test_an_import_returns_once_its_patches_are_applied(fake_hosts: FakeHosts) -
     assert found == ["ours", "ours"]
 
 
-@pytest.mark.xfail(reason="a requirement's module that another thread imports is not waited for", strict=True)
 def test_an_import_waits_for_a_requirement_that_another_thread_imports(fake_hosts: FakeHosts) -> None:
     proposer = (fake_hosts.folder / "vllm" / "proposer.py").read_text()
     fake_hosts.write(

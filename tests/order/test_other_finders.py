@@ -45,9 +45,6 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-@pytest.mark.xfail(
-    reason="found twice, the loader tells twice, and a patch is applied to its own result", strict=True
-)
 @pytest.mark.parametrize("finder", [WRAPT, TRACER], ids=["wrapt", "tracer"])
 @pytest.mark.parametrize("first", [True, False], ids=["before us", "after us"])
 def test_a_finder_that_asks_the_import_system_itself(fake_hosts: FakeHosts, finder: str, first: bool) -> None:
