@@ -37,8 +37,8 @@ export VLLM_DO_NOT_TRACK := 1
 # Python sets this for its own programs on some systems; a virtual environment made under it would point elsewhere.
 unexport PYTHONHOME PYTHONPATH
 
-.PHONY: help env test lint format test-unit test-order test-kernels ascend-compile ascend-baseline test-e2e demo wheel \
-	benchmark docs clean distclean
+.PHONY: help env test lint format test-quick test-unit test-order test-kernels ascend-compile ascend-baseline test-e2e fuzz \
+	demo wheel benchmark benchmark-activation docs clean distclean
 
 help: ## this list
 	@echo "make TARGET [HOST=$(HOST)]       hosts: $(KNOWN_HOSTS)"
@@ -113,7 +113,16 @@ $(ASCEND_VENV)/made: tests/ascend_compile/requirements.txt
 
 # ---- checks ----------------------------------------------------------------------------------------------------
 
-test: lint test-unit test-order test-kernels ascend-compile test-e2e ## all that CI runs
+test: lint ## all that CI runs: the quick tests beside the end-to-end ones, which keep one core busy
+	@mkdir -p build
+	log=build/test-quick.log
+	$(MAKE) --no-print-directory test-quick >$$log 2>&1 & quick=$$!
+	end_to_end=0; $(MAKE) --no-print-directory test-e2e || end_to_end=$$?
+	quick_tests=0; wait $$quick || quick_tests=$$?
+	cat $$log
+	[ $$end_to_end = 0 ] && [ $$quick_tests = 0 ]
+
+test-quick: test-unit test-order test-kernels ascend-compile ## all tests but the end-to-end ones
 
 lint: env ## ruff (format and rules) and mypy --strict
 	@echo "==> lint"
@@ -148,6 +157,9 @@ test-e2e: env ## real vLLM and vllm-ascend on the emulated NPU
 	@echo "==> end to end, on vLLM $(HOST)"
 	$(PYTEST) tests/e2e -v --durations 10
 
+fuzz: env ## 20,000 generated classes and 2,000 import orders of the real hosts (SEED=N repeats a run)
+	@$(PYTHON) benchmarks/fuzz.py $(if $(SEED),--seed $(SEED))
+
 # ---- the product -----------------------------------------------------------------------------------------------
 
 # Gloo, which stands in for HCCL, greets on standard output.
@@ -176,6 +188,9 @@ wheel: env ## dist/*.whl and the source distribution
 
 benchmark: env ## what an installed but idle package costs at interpreter start (fresh environments; from the package index)
 	@$(PYTHON) benchmarks/startup.py
+
+benchmark-activation: env ## what patching adds to the start of vLLM on the emulated NPU
+	@$(PYTHON) benchmarks/activation.py
 
 docs: env ## draw the pictures of docs/ again
 	@$(PYTHON) docs/draw.py

@@ -11,7 +11,8 @@ was replaced.
 
 Left alone are what the new object and other things of the patches hold (a replacement usually calls what it
 replaces), names that the patch has set itself, ``__class__`` cells (``super()`` of a method goes on meaning
-its own class), annotations, weak references, and what running code or nobody's module holds.
+its own class), annotations, weak references, keys of caches, and what running code, a registry of somebody
+else's package or nobody's module holds.
 
 Refused are instances that were built of a replaced class, classes that cannot be moved, and holders that
 cannot be changed, such as an object of an extension module.
@@ -45,6 +46,7 @@ def rebind(edit: Edit, packages: Collection[str]) -> None:
     Raises:
         AliasError: an alias cannot be rebound; the message names who holds it.
     """
+    edit.begin_aliases()
     successor = _successors(edit)
     if not successor:
         return
@@ -65,6 +67,17 @@ def rebind(edit: Edit, packages: Collection[str]) -> None:
         return
     graph = Graph(olds, packages, _Ours(edit, olds, news, inside.closed, own))
     Rebinding(edit, graph, successor).run()
+
+
+def give_back(replaced: Collection[tuple[Any, Any]], packages: Collection[str]) -> None:
+    """After an undo: module globals of ``packages`` that took a new object once it was there get the old one,
+    given as (old, new)."""
+    origin = {id(new): old for old, new in reversed([*replaced])}
+    for module in loaded() if origin else ():
+        if name_of(module).partition(".")[0] in packages:
+            for name, value in list(namespace(module).items()):
+                if id(value) in origin:
+                    namespace(module)[name] = origin[id(value)]
 
 
 def _successors(edit: Edit) -> dict[int, Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from types import EllipsisType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, Final
@@ -95,12 +96,17 @@ class Edit:
         self._later: list[Edit] = []
         # In the order in which they were made.
         self._journal: list[_Change | Callable[[], object]] = []
+        self._first_alias: int | None = None
         self._written: set[tuple[int, str]] = set()
         for edit in earlier:
             edit._later.append(self)
 
     def __repr__(self) -> str:
         return f"Edit({self.patch_id}, {self.module.__name__}, {len(self._journal)} changes)"
+
+    def is_empty(self) -> bool:
+        """Whether there is nothing to take back."""
+        return not self._journal
 
     def set(self, owner: Any, name: str, value: Any, *, aliases: bool = True) -> None:
         """Set an attribute of a module, class or object.
@@ -180,18 +186,29 @@ class Edit:
             and (found := change.by_another()) is not None
         ]
 
-    def forget(self, module: ModuleType) -> None:
-        """``module`` was loaded again: of the names that this patch had set there, those that its code has
-        set anew are not to be taken back."""
-        gone = {
-            change.key()
-            for change in {change.key(): change for change in self._attributes()}.values()
-            if change.owner is module and change.by_another() is not None
-        }
-        self._journal = [
-            step for step in self._journal if not (isinstance(step, _Change) and step.key() in gone)
-        ]
-        self._written -= gone
+    def begin_aliases(self) -> None:
+        """From here on all changes concern aliases of what was replaced."""
+        if self._first_alias is None:
+            self._first_alias = len(self._journal)
+
+    def withdraw(self) -> None:
+        """The target was loaded again and is to be patched again: take back what this patch itself has
+        changed, where it is still there, and leave the aliases as they are. Never raises: what a new
+        execution of the target's code has set is not ours any more."""
+        first_alias = len(self._journal) if self._first_alias is None else self._first_alias
+        own, self._journal = self._journal[:first_alias], self._journal[first_alias:]
+        self._first_alias = 0
+        left: set[tuple[int, str]] = set()
+        for step in reversed(own):
+            with contextlib.suppress(Exception):
+                if not isinstance(step, _Change):
+                    step()
+                elif step.key() not in left:
+                    if step.by_another() is None:
+                        step.take_back()
+                    else:
+                        left.add(step.key())
+        self._written = {step.key() for step in self._attributes()}
 
     def undo(self) -> None:
         """Take all changes back, the last one first.

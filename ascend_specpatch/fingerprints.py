@@ -132,7 +132,7 @@ class VerifiedSource:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise SourceMismatch(
-                f"the verified source {path} cannot be read: {said}; reinstall ascend-specpatch, or in a "
+                f"the verified source {path} cannot be read: {said}; reinstall the package it is in, or in a "
                 "checkout restore the file and run `ascend-specpatch verify --update`"
             ) from error
         return cls(path, pairs)
@@ -170,14 +170,13 @@ def check(patch: Patch, pair: HostPair) -> None:
         known = " or ".join(verified.pairs) or "no hosts at all"
         raise SourceMismatch(
             f"it was verified on {known}, not on the installed {pair}: `ascend-specpatch drift` says what "
-            f"differs; report it, or set ASCEND_SPECPATCH_DISABLE={patch.id}"
+            "differs; report it"
         )
     differing = [f for f in compare(names, record, installed_source) if f.state is not ObjectState.VERIFIED]
     if differing:
         raise SourceMismatch(
             f"it was verified on {pair}, and the installed {pair} has other source: "
-            f"{'; '.join(map(str, differing))}. `ascend-specpatch drift` says more: report it, or set "
-            f"ASCEND_SPECPATCH_DISABLE={patch.id}"
+            f"{'; '.join(map(str, differing))}. `ascend-specpatch drift` says more; report it"
         )
 
 
@@ -388,7 +387,7 @@ def _literal(source_text: bytes, name: str) -> Any:
     Raises:
         SyntaxError, ValueError: the text is no Python, or the value is not a literal.
     """
-    for statement in ast.parse(source_text).body:
+    for statement in syntax.parse(source_text):
         targets = (
             statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
         )

@@ -43,8 +43,8 @@ _NO_HOLDERS = (
     *(weakref.ref, types.GenericAlias, types.UnionType),
 )
 
-# Where the search gives up: nothing that is an alias was ever seen so far away from a module.
-_MOST_LEVELS: Final = 12
+# Where the search gives up. What torch registers for vLLM was seen fifteen levels away from a module of vLLM.
+_MOST_LEVELS: Final = 30
 _MOST_NODES: Final = 2_000
 
 
@@ -273,13 +273,16 @@ def name_of(module: types.ModuleType) -> str:
 def _referrers(objs: Iterable[Any]) -> list[Any]:
     """All containers that refer to ``objs``; also those that ``gc.freeze()`` hides, as vLLM does once it has
     started."""
-    if not gc.get_freeze_count():
-        return gc.get_referrers(*objs)
-    gc.unfreeze()
+    args = (*objs,)  # tuple() would fail where the collector shows it half built to another thread
+    frozen = gc.get_freeze_count()
+    if frozen:
+        gc.unfreeze()
     try:
-        return gc.get_referrers(*objs)
+        # Python 3.13 counts the arguments of this very call among the holders.
+        return [holder for holder in gc.get_referrers(*args) if holder is not args]
     finally:
-        gc.freeze()
+        if frozen:
+            gc.freeze()
 
 
 def _own_classes(olds: Collection[Any], news: Collection[Any]) -> set[int]:

@@ -25,6 +25,7 @@ from ascend_specpatch import HOSTS, aliases, bootstrap, fingerprints, hosts, pro
 from ascend_specpatch.aliases import AliasError
 from ascend_specpatch.edits import Edit, EditError
 from ascend_specpatch.fingerprints import SourceMismatch
+from ascend_specpatch.providers import described
 from ascend_specpatch.registry import Patch, Plan, Registry, RegistryError, State, load
 from ascend_specpatch.report import Report
 from ascend_specpatch.settings import Settings, SettingsError
@@ -54,6 +55,9 @@ class Activation:
         # there while it runs, and one whose import failed is gone from there, or replaced by the next try.
         self._loaded: dict[str, ModuleType] = {}
         self._taken: set[str] = set()
+        # Targets that have just loaded, by the thread that imports them: it alone applies their patches, so
+        # that its import does not return before.
+        self._told_to: dict[str, int] = {}
         # Patches that others wait for, with the reason why their target cannot be imported.
         self._unreachable: dict[str, str] = {}
         self._watcher = Watcher({patch.target for patch in self._patches}, self._target_loaded)
@@ -66,13 +70,17 @@ class Activation:
         """Apply what can be applied now, in order; import the targets of requirements where that is what is
         missing."""
         self._notice_loaded()
+        before = self.report.states()
+        asked: set[str] = set()
         while self.live:
             patch = self._take_next()
             if patch is not None:
                 self._apply(patch)
                 self._notice_loaded()
-            elif not self._import_what_is_awaited():
-                return
+            elif not self._import_what_is_awaited(asked):
+                break
+        if self.live and self.report.states() != before and _announced_by is not None:
+            processes.write(refresh().as_dict())
 
     def settle(self) -> None:
         """Late check: apply what has become possible since and rebind aliases that were taken meanwhile."""
@@ -100,12 +108,14 @@ class Activation:
             self.live = False
             edits = [*self._superseded, *self._edits]
             self._edits, self._superseded = [], []
+        replaced = [pair for edit in edits for pair in edit.replaced]
         failures: list[EditError] = []
         for edit in reversed(edits):
             try:
                 edit.undo()
             except EditError as error:
                 failures.append(error)
+        aliases.give_back(replaced, self._packages())
         if failures:
             raise failures[0]
 
@@ -116,8 +126,16 @@ class Activation:
 
     def _target_loaded(self, target: str, module: ModuleType) -> None:
         """Called by the watcher, in the thread that imports the target."""
-        self._take_note(target, module)
-        self.advance()
+        outer = self._told_to.get(target)
+        self._told_to[target] = threading.get_ident()
+        try:
+            self._take_note(target, module)
+            self.advance()
+        finally:
+            if outer is None:
+                del self._told_to[target]
+            else:
+                self._told_to[target] = outer
 
     def _take_note(self, target: str, module: ModuleType) -> None:
         """A target's code has run to its end. Where that is not the first time (it was reloaded, or imported
@@ -129,8 +147,9 @@ class Activation:
                 return
             for edit in [edit for edit in self._edits if edit.module is before]:
                 self._edits.remove(edit)
-                edit.forget(module)
-                self._superseded.append(edit)
+                edit.withdraw()
+                if not edit.is_empty():
+                    self._superseded.append(edit)
             for patch in self._patches:
                 if patch.target == target:
                     self._taken.discard(patch.id)
@@ -162,7 +181,9 @@ class Activation:
                         and all(map(self.report.is_applied, patch.requires))
                         and not any(map(self._is_awaited, patch.after))
                     )
-                    if ready and patch.target not in blocked and self._take(patch):
+                    told_to = self._told_to.get(patch.target, threading.get_ident())
+                    mine = told_to == threading.get_ident() and patch.target not in blocked
+                    if ready and mine and self._take(patch):
                         return patch
                     blocked.add(patch.target)
         return None
@@ -170,17 +191,19 @@ class Activation:
     def _apply(self, patch: Patch) -> None:
         edit = Edit(patch.id, self._loaded[patch.target], tuple(self._edits))
         try:
+            apply = _apply_of(patch, edit)
             fingerprints.check(patch, self._pair)
-            _apply_of(patch, edit)(edit)
+            apply(edit)
             aliases.rebind(edit, self._packages())
         # Whatever a patch raises, an interrupt too, leaves its target as it was.
         except BaseException as error:
-            reason = _describe(error)
+            failed_undo = ""
             try:
                 edit.undo()
             except EditError as failure:
-                reason += f"; moreover {failure}: {failure.__cause__!r}. Restart with this patch disabled"
-            if not isinstance(error, Exception):
+                failed_undo = f"; moreover {failure}: {failure.__cause__!r}. Restart with this patch disabled"
+            reason = _describe(error) + failed_undo
+            if not isinstance(error, (Exception, SystemExit)):
                 with _lock:
                     self._taken.discard(patch.id)
                 raise
@@ -219,14 +242,16 @@ class Activation:
                 return f"needs {required}, whose module does not import: {self._unreachable[required]}"
         return None
 
-    def _import_what_is_awaited(self) -> bool:
-        """Import the target that the first patch with a loaded target is waiting for. False where there is
-        none to import."""
+    def _import_what_is_awaited(self, asked: set[str]) -> bool:
+        """Import the target that the first patch with a loaded target is waiting for, or wait for the thread
+        that does. False where there is none but those of ``asked``, to which it is added."""
         for patch in self._patches:
             if self._is_loaded(patch.target) and self.report.row(patch.id).state is State.WAITING:
                 for other in filter(self._is_awaited, (*patch.requires, *patch.after)):
                     target = self.report.row(other).target
-                    if target not in sys.modules:
+                    module = sys.modules.get(target)
+                    if target not in asked and (module is None or _is_loading(module)):
+                        asked.add(target)
                         error = self._import(target)
                         if error is not None:
                             self._unreachable[other] = _describe(error)
@@ -237,13 +262,13 @@ class Activation:
         """Whether patches that come after this one are still to wait for it."""
         return self.report.row(patch_id).state is State.WAITING and patch_id not in self._unreachable
 
-    def _import(self, target: str) -> Exception | None:
+    def _import(self, target: str) -> BaseException | None:
         try:
             importlib.import_module(target)
         except PatchRefused:
             raise
         # A host module may fail in any way; that is a reason to give, not ours to raise.
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return error
         self._notice_loaded()
         return None
@@ -254,6 +279,12 @@ class Activation:
             free = patch.id not in self._taken
             self._taken.add(patch.id)
             return free
+
+    def in_forked_child(self) -> None:
+        """Of the threads that were at work only one is left: what another one had taken on is free."""
+        self._told_to.clear()
+        waiting = set(self.report.ids(State.WAITING))
+        self._taken -= waiting
 
     def _packages(self) -> set[str]:
         return {*HOSTS, *(patch.target.partition(".")[0] for patch in self._patches)}
@@ -272,13 +303,15 @@ _active: Activation | None = None
 _announced_by: int | None = None
 
 
-def _renew_lock() -> None:
+def _after_fork() -> None:
     global _lock
     _lock = threading.RLock()
+    if _active is not None:
+        _active.in_forked_child()
 
 
-# A thread that does not exist in the child may hold the lock at the moment of the fork.
-os.register_at_fork(after_in_child=_renew_lock)
+# A thread that does not exist in the child may have held the lock, or taken on a patch.
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def activate(route: str = "activate()", registry: Registry | None = None) -> Report:
@@ -372,13 +405,20 @@ class _Planned:
 
 def _plan(registry: Registry | None) -> _Planned:
     pair = hosts.installed()
-    try:
-        registry = registry or load()
-    except RegistryError as error:
-        text = f"the list of patches is wrong: {error}. Reinstall ascend-specpatch"
-        return _Planned(Plan(pair), False, ((error, text),))
+    settings, unclear = Settings(), None
     try:
         settings = Settings.from_environ()
+    except SettingsError as error:
+        unclear = error
+    try:
+        # Where everything is off, nothing of others is loaded.
+        registry = registry or load(others=settings.enabled)
+    except RegistryError as error:
+        text = f"the list of patches is wrong: {error}. Reinstall ascend-specpatch"
+        return _Planned(Plan(pair), False, ((error, text),) if settings.enabled else ())
+    try:
+        if unclear is not None:
+            raise unclear
         plan = registry.choose(settings, pair)
     except SettingsError as error:
         said = str(error) if str(error).endswith("?") else f"{error}."
@@ -460,5 +500,5 @@ def _describe(error: BaseException) -> str:
         f"{code.co_filename}:{line} in {code.co_name}"
         for _, code, line in (*frames[-1:], *in_hosts[-1:], *in_apply[-1:])
     ]
-    text = f"{type(error).__name__}: {error}"
+    text = described(error)
     return f"{text} ({', from '.join(dict.fromkeys(where))})" if where else text

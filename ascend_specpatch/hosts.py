@@ -44,7 +44,7 @@ def version(distribution: str) -> str | None:
 
     try:
         found: str | None = importlib_metadata.version(distribution)
-    except (importlib_metadata.PackageNotFoundError, FileNotFoundError, KeyError):
+    except (importlib_metadata.PackageNotFoundError, FileNotFoundError, KeyError, UnicodeDecodeError):
         return None
     try:
         return Version(found).public if found else None

@@ -67,7 +67,7 @@ def describe(obj: Any) -> str:
 
 def path(obj: Any, name: str = "") -> str:
     """How people write an attribute of a module, class or object: ``vllm.x.Class.name``."""
-    if isinstance(obj, ModuleType):
+    if issubclass(type(obj), ModuleType):
         text = _text(_static(obj, "__name__")) or "a module"
     elif issubclass(type(obj), (type, FunctionType)):
         text = f"{_text(_static(obj, '__module__')) or '?'}.{_text(_static(obj, '__qualname__'))}"

@@ -40,25 +40,42 @@ def extend(own: Iterable[Patch]) -> Registry:
 
 def _provided() -> tuple[dict[str, tuple[Patch, ...]], list[str]]:
     """The patches by distribution, in an order that does not depend on the file system, and the problems."""
-    import importlib_metadata
-
     provided: dict[str, tuple[Patch, ...]] = {}
     problems: dict[str, str] = {}
-    points = importlib_metadata.entry_points(group=GROUP)
-    for provider, name, point in sorted(
-        ((point.dist.name if point.dist else point.value, point.name, point) for point in points),
-        key=lambda found: found[:2],
-    ):
-        try:
-            patches = _as_patches(point.load(), provider)
-        # Foreign code: whatever it raises, vLLM is to go on.
-        except Exception as error:
-            problems.setdefault(provider, _problem(f"{provider} (entry point {name})", error))
-        else:
-            provided[provider] = provided.get(provider, ()) + patches
+    for provider, points in sorted(_points().items()):
+        for point in points:
+            try:
+                patches = _as_patches(point.load(), provider)
+            # Foreign code: whatever it raises, vLLM is to go on.
+            except (Exception, SystemExit) as error:
+                problems.setdefault(provider, _problem(f"{provider} (entry point {point.name})", error))
+            else:
+                provided[provider] = provided.get(provider, ()) + patches
     for provider in problems:
         provided.pop(provider, None)
     return provided, list(problems.values())
+
+
+def _points() -> dict[str, list[Any]]:
+    """The entry points by distribution. Of one that is installed twice the first counts; one whose metadata
+    cannot be read is somebody else's trouble."""
+    import importlib_metadata
+
+    found: dict[str, list[Any]] = {}
+    for distribution in importlib_metadata.distributions():
+        try:
+            if GROUP not in (distribution.read_text("entry_points.txt") or ""):
+                continue
+            points = sorted(distribution.entry_points.select(group=GROUP), key=lambda point: point.name)
+        except Exception:
+            continue
+        try:
+            name = distribution.name
+        except Exception:
+            name = None
+        if points:
+            found.setdefault(name or points[0].module, points)
+    return found
 
 
 def _as_patches(value: Any, provider: str) -> tuple[Patch, ...]:
@@ -73,6 +90,14 @@ def _as_patches(value: Any, provider: str) -> tuple[Patch, ...]:
     return tuple(replace(patch, provider=provider) for patch in patches)
 
 
-def _problem(provider: str, error: Exception) -> str:
-    said = str(error) if isinstance(error, RegistryError) else f"{type(error).__name__}: {error}"
+def _problem(provider: str, error: BaseException) -> str:
+    said = str(error) if isinstance(error, RegistryError) else described(error)
     return f"the patches of {provider} are left out: {said}. Mend or uninstall that distribution"
+
+
+def described(error: BaseException) -> str:
+    """Type and message of an error, whose text may itself fail."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__

@@ -122,16 +122,27 @@ def _differences(facts: Facts, reference: Facts, *, chosen_only: bool) -> tuple[
     found = []
     if facts["hosts"] != reference["hosts"]:
         found.append(f"the hosts are {facts['hosts']}, not {reference['hosts']}")
+    alike: dict[tuple[str, str, str], list[str]] = {}
     for patch in dict.fromkeys((*expected_states, *states)):
         state, expected = states.get(patch, "unknown"), expected_states.get(patch, "unknown")
         if state != expected:
-            reason = facts["reasons"].get(patch)
-            found.append(f"{patch} is {state}{f' ({reason})' if reason else ''}, not {expected}")
+            alike.setdefault((state, facts["reasons"].get(patch, ""), expected), []).append(patch)
+    for (state, reason, expected), patches in alike.items():
+        which = "every patch is" if len(patches) == len(states) else _listed(patches)
+        found.append(f"{which} {state}{f' ({reason})' if reason else ''}, not {expected}")
     kernels = "ASCEND_SPECPATCH_KERNELS"
     choice, wanted = (side["settings"].get(kernels) or "unset" for side in (facts, reference))
     if choice != wanted:
         found.append(f"{kernels} is {choice}, not {wanted}")
     return tuple(found)
+
+
+def _listed(patches: Sequence[str], most: int = 4) -> str:
+    if len(patches) == 1:
+        return f"{patches[0]} is"
+    if len(patches) > most:
+        return f"{', '.join(patches[:most])} and {len(patches) - most} more are"
+    return f"{', '.join(patches[:-1])} and {patches[-1]} are"
 
 
 def _as_chosen(states: Mapping[str, str]) -> dict[str, str]:

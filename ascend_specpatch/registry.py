@@ -80,12 +80,23 @@ class Patch:
             raise RegistryError(
                 f"{self.id}: an id is stage.name, with the stage one of {', '.join(STAGES)}", self.id
             )
-        if not isinstance(self.target, str) or not all(map(str.isidentifier, self.target.split("."))):
+        if not _is_module_name(self.target):
             raise RegistryError(f"{self.id}: target is the name of a module, not {self.target!r}", self.id)
         for field in ("requires", "after", "before"):
-            value = getattr(self, field)
-            if not isinstance(value, tuple) or not all(isinstance(other, str) for other in value):
-                raise RegistryError(f"{self.id}: {field} is a tuple of ids, not {value!r}", self.id)
+            if not _is_tuple_of(str, getattr(self, field)):
+                raise RegistryError(
+                    f"{self.id}: {field} is a tuple of ids, not {getattr(self, field)!r}", self.id
+                )
+        if self.hosts is not None and not _is_tuple_of(HostPair, self.hosts):
+            raise RegistryError(
+                f"{self.id}: hosts is a tuple of HostPair or None, not {self.hosts!r}", self.id
+            )
+        if not isinstance(self.summary, str):
+            raise RegistryError(f"{self.id}: summary is text, not {self.summary!r}", self.id)
+        if self.implementation is not None and not _is_module_name(self.implementation):
+            raise RegistryError(
+                f"{self.id}: implementation is the name of a module, not {self.implementation!r}", self.id
+            )
 
     @property
     def stage(self) -> str:
@@ -95,6 +106,14 @@ class Patch:
     def body(self) -> str:
         """The name of the module that holds ``apply``."""
         return self.implementation or f"ascend_specpatch.patches.{self.id}"
+
+
+def _is_module_name(value: object) -> bool:
+    return isinstance(value, str) and all(map(str.isidentifier, value.split(".")))
+
+
+def _is_tuple_of(kind: type, value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(item, kind) for item in value)
 
 
 @dataclass(frozen=True)
@@ -234,27 +253,28 @@ def _ordered(by_id: dict[str, Patch]) -> tuple[Patch, ...]:
         for number, (patch_id, patch) in enumerate(by_id.items())
     }
     order: dict[str, Patch] = {}
-
-    def append(patch_id: str, path: tuple[str, ...]) -> None:
-        if patch_id in path:
-            circle = path[path.index(patch_id) :]
-            raise RegistryError(
-                f"patches wait for each other: {' -> '.join((*circle, patch_id))}",
-                *sorted(circle, key=place.__getitem__, reverse=True),
-            )
-        if patch_id not in order:
-            patch = by_id[patch_id]
-            for other in sorted({*patch.requires, *patch.after}, key=place.__getitem__):
-                append(other, (*path, patch_id))
-            order[patch_id] = patch
-
-    for patch_id in sorted(by_id, key=place.__getitem__):
-        append(patch_id, ())
+    for first in sorted(by_id, key=place.__getitem__):
+        path = [first]  # each waits for the next
+        while path:
+            patch = by_id[path[-1]]
+            missing = {*patch.requires, *patch.after} - order.keys()
+            if not missing:
+                order[patch.id] = patch
+                path.pop()
+                continue
+            other = min(missing, key=place.__getitem__)
+            if other in path:
+                circle = path[path.index(other) :]
+                raise RegistryError(
+                    f"patches wait for each other: {' -> '.join((*circle, other))}",
+                    *sorted(circle, key=place.__getitem__, reverse=True),
+                )
+            path.append(other)
     return tuple(order.values())
 
 
-def load() -> Registry:
-    """The registry of this process: the ordered list, and what other distributions add to it.
+def load(*, others: bool = True) -> Registry:
+    """The registry of this process: the ordered list and, with ``others``, what other distributions add.
 
     Raises:
         RegistryError: the ordered list itself is wrong. A wrong patch of another distribution is left out,
@@ -263,4 +283,4 @@ def load() -> Registry:
     from ascend_specpatch import providers
     from ascend_specpatch.patches import PATCHES  # the one place where the engine names the ordered list
 
-    return providers.extend(PATCHES)
+    return providers.extend(PATCHES) if others else Registry(PATCHES)

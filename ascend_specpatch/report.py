@@ -88,6 +88,10 @@ class Report:
         """The ids in any of ``states``, in the registry's order."""
         return [row.id for row in self._rows.values() if row.state in states]
 
+    def states(self) -> tuple[State, ...]:
+        """The state of every patch, in the registry's order."""
+        return tuple(row.state for row in self._rows.values())
+
     def digest(self) -> str:
         """16 hex digits that two processes share exactly when they have the same version, hosts, patches and
         states."""

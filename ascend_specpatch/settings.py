@@ -82,7 +82,9 @@ def _switch(environ: Mapping[str, str], variable: str, *, default: bool) -> bool
     if not value:
         return default
     if value not in ON_WORDS + OFF_WORDS:
-        raise SettingsError(f"{variable}={shown(environ[variable])}: use 1 (true, yes, on) or 0 (false, no, off)")
+        raise SettingsError(
+            f"{variable}={shown(environ[variable])}: use 1 (true, yes, on) or 0 (false, no, off)"
+        )
     return value in ON_WORDS
 
 

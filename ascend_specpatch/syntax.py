@@ -8,6 +8,7 @@ import ast
 import copy
 import hashlib
 import itertools
+import warnings
 from collections.abc import Iterable, Iterator
 from importlib.util import decode_source
 from typing import Any
@@ -22,7 +23,10 @@ def parse(source_text: str | bytes) -> list[ast.stmt]:
     Raises:
         SyntaxError, ValueError, RecursionError: it is no Python of this version.
     """
-    return ast.parse(source_text).body
+    with warnings.catch_warnings():
+        # Invalid escape sequences and the like: nobody here can mend a host, and under -W error they raise.
+        warnings.simplefilter("ignore")
+        return ast.parse(source_text).body
 
 
 def definitions(block: list[ast.stmt], qualname: str) -> list[ast.stmt]:

@@ -8,6 +8,7 @@ wrapt's post-import hooks tell of the first import only.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Collection, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -22,6 +23,7 @@ class Watcher:
         What it raises fails that import."""
         self._names = frozenset(names)
         self._tell = tell
+        self._searching = threading.local()
 
     def start(self) -> None:
         sys.meta_path.insert(0, self)
@@ -33,9 +35,15 @@ class Watcher:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name not in self._names:
+        # A finder behind this one may ask the import system itself, and so this one once more.
+        if name not in self._names or getattr(self._searching, "name", None) == name:
             return None
-        spec = find_behind(self, name, path, target)
+        outer = getattr(self._searching, "name", None)
+        self._searching.name = name
+        try:
+            spec = find_behind(self, name, path, target)
+        finally:
+            self._searching.name = outer
         # A loader of the oldest kind executes on its own: such a module is noticed later.
         if spec is not None and hasattr(spec.loader, "exec_module"):
             spec.loader = _TellingLoader(spec.loader, self._tell)  # type: ignore[assignment]
@@ -65,7 +73,13 @@ class _TellingLoader:
             spec.loader = self._loader
         if getattr(module, "__loader__", self) is self:
             module.__loader__ = self._loader
-        self._loader.exec_module(module)
+        try:
+            self._loader.exec_module(module)
+        except BaseException:
+            # A reload that fails half way leaves the module in use, with what was set anew until then.
+            if not getattr(spec, "_initializing", False):
+                self._tell(name, sys.modules.get(name, module))
+            raise
         # A module may have put another object in its place.
         self._tell(name, sys.modules.get(name, module))
 

@@ -93,15 +93,19 @@ def fuzz_orders(orders: Sequence[tuple[str, ...]]) -> int:
     references = list(dict.fromkeys(map(reference, orders)))
     say(f"orders: {len(orders)} on the real hosts, with {len(references)} different settings")
     found: dict[tuple[str, ...], Outcome] = {}
+    waiting: list[tuple[str, ...]] = []
     wrong: set[tuple[str, ...]] = set()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
-        # The references first: the state to expect is known by the time an order ends.
         for outcome in explore([*references, *orders], Path(folder, "log")):
             found[outcome.order] = outcome
-            if text := explain(outcome, found[reference(outcome.order)]):
-                wrong.add(outcome.order)
-                again = shlex.quote(" ".join(outcome.order))
-                say(f"{text}\nagain: python benchmarks/fuzz.py --order {again}")
+            waiting.append(outcome.order)
+            # References come first, but not before the first orders of the second process.
+            for order in [order for order in waiting if reference(order) in found]:
+                waiting.remove(order)
+                if text := explain(found[order], found[reference(order)]):
+                    wrong.add(order)
+                    again = shlex.quote(" ".join(order))
+                    say(f"{text}\nagain: python benchmarks/fuzz.py --order {again}")
             if len(found) % 100 == 0:
                 say(f"orders: {len(found)} explored, {len(wrong)} failures ({elapsed(started)})")
         failed = {without_patches(order): order for order in wrong if found[order].failed}
@@ -119,8 +123,8 @@ def explain(outcome: Outcome, expected: Outcome) -> str:
     """What is wrong with an outcome, in lines; empty where nothing is."""
     if outcome.crash or outcome.failed:
         return outcome.crash or "\n".join(f"{step}: {error}" for step, error in outcome.failed.items())
-    states = (json.dumps(each.state, indent=1).splitlines() for each in (expected, outcome))
-    wrong = list(difflib.unified_diff(*states, "expected", "found", lineterm="", n=1))
+    there, here = (json.dumps(each.state, indent=1).splitlines() for each in (expected, outcome))
+    wrong = list(difflib.unified_diff(there, here, "expected", "found", lineterm="", n=1))
     if outcome.state["stale"]:
         wrong.append(f"replaced, and still held: {outcome.state['stale']}")
     if refused := [name for name, state in outcome.state["patches"].items() if state == "refused"]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ascend_specpatch.registry import Patch
 
+_ENGINE_CORE = "vllm.v1.engine.core"
 _WORKER = "vllm_ascend.worker.worker"
 _VLLM_PROPOSERS = "vllm.v1.spec_decode.eagle"
 _ASCEND_PROPOSERS = "vllm_ascend.spec_decode.eagle_proposer"
@@ -20,6 +21,11 @@ PATCHES: tuple[Patch, ...] = (
         "worker.lazy_model_runner",
         target=_WORKER,
         summary="NPUWorker takes NPUModelRunner when it builds it",
+    ),
+    Patch(
+        "worker.equal_ranks",
+        target=_ENGINE_CORE,
+        summary="an engine does not start where its ranks are patched differently",
     ),
     Patch(
         "spec_decode.abstract_proposers",

@@ -21,7 +21,7 @@ from tests.order.real_hosts import (
     reference,
     without_patches,
 )
-from tests.order.real_hosts_state import ASCEND_PROPOSERS, HOLDERS, MODEL_RUNNER, TARGETS
+from tests.order.real_hosts_state import ASCEND_PROPOSERS, ENGINE_CORE, HOLDERS, MODEL_RUNNER, TARGETS
 
 EARLY = every_order((*TARGETS, "vllm_ascend.spec_decode"))
 LATE = every_late_order(TARGETS)
@@ -48,6 +48,7 @@ NEW = {
     **{
         method: [method]
         for method in (
+            f"{ENGINE_CORE}.EngineCore._initialize_kv_caches",
             f"{ASCEND_PROPOSERS}.SpecDecodeBaseProposer.prepare_inputs_padded",
             f"{MODEL_RUNNER}.NPUModelRunner._bookkeeping_sync",
             f"{MODEL_RUNNER}.NPUModelRunner.initialize_kv_cache",

@@ -12,6 +12,7 @@ that begin alike, and where they part every continuation gets a fork: a thousand
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import gc
 import importlib
@@ -22,7 +23,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import permutations
 from pathlib import Path
@@ -101,9 +102,9 @@ class Outcome:
     crash: str = ""
 
 
-def explore(orders: Iterable[Sequence[str]], log: Path) -> Iterator[Outcome]:
-    """The outcome of every different order: of those that begin alike together, else as they stand. What the
-    processes print goes to ``log``.
+def explore(orders: Iterable[Sequence[str]], log: Path, jobs: int = 2) -> Iterator[Outcome]:
+    """The outcome of every different order, as they come. Those that begin alike should stand together:
+    ``jobs`` processes take a part of the list each. What they print goes to ``log``.
 
     Raises:
         RuntimeError: the process at the root of the tree ended early; the text has the end of its log.
@@ -113,7 +114,7 @@ def explore(orders: Iterable[Sequence[str]], log: Path) -> Iterator[Outcome]:
         asked = Path(folder, "orders.json")
         asked.write_text(json.dumps(list(missing)))
         process = subprocess.Popen(
-            [sys.executable, __file__, str(asked)],
+            [sys.executable, __file__, str(asked), str(jobs)],
             env=_environment(folder),
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -125,12 +126,9 @@ def explore(orders: Iterable[Sequence[str]], log: Path) -> Iterator[Outcome]:
             for line in process.stdout:
                 order, *found = json.loads(line)
                 outcome = Outcome(tuple(order), *found)
-                told = [outcome.order]
-                if outcome.crash:  # of all orders that begin so
-                    told = [other for other in missing if other[: len(order)] == outcome.order]
-                for each in told:
-                    del missing[each]
-                    yield Outcome(each, *found)
+                if outcome.order in missing:  # else it was told before its process crashed in another order
+                    del missing[outcome.order]
+                    yield outcome
         finally:
             if missing:  # nobody reads on, or it crashed
                 with contextlib.suppress(ProcessLookupError):
@@ -206,7 +204,7 @@ END = ""  # marks in a tree that an order ends here
 Tree = dict[str, Any]
 
 
-def main(asked: Path) -> None:
+def main(asked: Path, jobs: int) -> None:
     """Explore the orders in the file ``asked``; one outcome a line to standard output."""
     from ascend_specpatch import bootstrap
 
@@ -219,10 +217,15 @@ def main(asked: Path) -> None:
     gc.disable()
     gc.collect()
     gc.freeze()
-    tree: Tree = {}
-    for order in json.loads(asked.read_text()):
-        functools.reduce(lambda node, step: node.setdefault(step, {}), [*order, END], tree)
-    _grow(tree, (), {}, out)
+    orders = json.loads(asked.read_text())
+    part = -(-len(orders) // jobs)
+    children = []
+    for start in range(0, len(orders), part):
+        tree: Tree = {}
+        for order in orders[start : start + part]:
+            functools.reduce(lambda node, step: node.setdefault(step, {}), [*order, END], tree)
+        children.append(_fork(_branch, tree, (), {}, out))
+    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
 
 
 def _import_what_hosts_need() -> None:
@@ -230,13 +233,7 @@ def _import_what_hosts_need() -> None:
     for name in ("torch_npu", "transformers", "torch._inductor.compile_fx", "fastapi", "openai", "xgrammar"):
         importlib.import_module(name)
     reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        for name in (*OTHERS, *HOLDERS):
-            importlib.import_module(name)
-        with os.fdopen(writer, "w") as pipe:
-            pipe.write("\n".join(sys.modules))
-        os._exit(0)
+    child = _fork(_tell_what_hosts_import, writer)
     os.close(writer)
     with os.fdopen(reader) as pipe:
         names = pipe.read().splitlines()
@@ -248,8 +245,15 @@ def _import_what_hosts_need() -> None:
     assert not any(name in sys.modules for name in HOSTS)
 
 
+def _tell_what_hosts_import(writer: int) -> None:
+    for name in MODULES:
+        importlib.import_module(name)
+    with os.fdopen(writer, "w") as pipe:
+        pipe.write("\n".join(sys.modules))
+
+
 def _grow(tree: Tree, done: tuple[str, ...], failed: dict[str, str], out: Any) -> None:
-    """Take the steps of ``tree`` after those ``done``, with a fork for each where there are several."""
+    """Take the steps of ``tree`` after those ``done``, in this process as long as there is one way to go."""
     while len(tree) == 1:
         ((step, tree),) = tree.items()
         if step == END:
@@ -261,24 +265,44 @@ def _grow(tree: Tree, done: tuple[str, ...], failed: dict[str, str], out: Any) -
         # Whatever a module raises is an outcome.
         except BaseException as error:
             failed = {**failed, step: f"{type(error).__name__}: {error}"}
+    _branch(tree, done, failed, out)
+
+
+def _branch(tree: Tree, done: tuple[str, ...], failed: dict[str, str], out: Any) -> None:
+    """A fork for each way to go; tells of those that crash."""
     for step, subtree in tree.items():
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                _grow({step: subtree}, done, failed, out)
-                code = 0
-            except BaseException:
-                sys.excepthook(*sys.exc_info())
-            finally:
-                os._exit(code)
+        child = _fork(_grow, {step: subtree}, done, failed, out)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status:
-            _tell(Outcome((*done, step) if step else done, failed, {}, f"exit status {status}"), out)
+            for order in _orders({step: subtree}, done):
+                _tell(Outcome(order, failed, {}, f"exit status {status}"), out)
+
+
+def _orders(tree: Tree, done: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for step, subtree in tree.items():
+        yield from [done] if step == END else _orders(subtree, (*done, step))
+
+
+def _fork(function: Callable[..., None], *arguments: Any) -> int:
+    """The id of a process that calls the function."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            function(*arguments)
+            code = 0
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(code)
+    return child
 
 
 def _tell(outcome: Outcome, out: Any) -> None:
-    print(json.dumps(list(asdict(outcome).values())), file=out, flush=True)
+    line = json.dumps(list(asdict(outcome).values()))
+    with open(__file__) as lock:  # a long line of one process must not be cut by one of another
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        print(line, file=out, flush=True)
 
 
 def _guarded(function: Any, *arguments: Any) -> Any:
@@ -324,4 +348,4 @@ def _activate() -> None:
 _ACTIVATE = {"arm": _arm, "register": _register, "activate": _activate}
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

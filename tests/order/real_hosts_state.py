@@ -20,14 +20,16 @@ VLLM_MODEL_RUNNER = "vllm.v1.worker.gpu_model_runner"
 ASCEND_PROPOSERS = "vllm_ascend.spec_decode.eagle_proposer"
 MODEL_RUNNER = "vllm_ascend.worker.model_runner_v1"
 WORKER = "vllm_ascend.worker.worker"
+ENGINE_CORE = "vllm.v1.engine.core"
+# The targets that import each other.
 TARGETS = (WORKER, VLLM_PROPOSERS, ASCEND_PROPOSERS, MODEL_RUNNER)
 
-# The targets, and modules that take something from them or have a subclass of what they define.
+# All targets, and modules that take something from them or have a subclass of what they define.
 HOLDERS = (
     *TARGETS,
+    ENGINE_CORE,
     VLLM_DRAFT_MODEL,
     VLLM_MODEL_RUNNER,
-    "vllm.v1.engine.core",
     "vllm.v1.worker.gpu.spec_decode.eagle",
     "vllm_ascend.spec_decode",
     "vllm_ascend.spec_decode.medusa_proposer",

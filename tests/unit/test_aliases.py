@@ -393,6 +393,17 @@ def test_a_new_function_goes_on_calling_the_old_one(make: Make, target: ModuleTy
     assert table == {"old": outer}
 
 
+def test_clones_with_the_globals_of_a_host_are_the_patchs_own(make: Make, target: ModuleType) -> None:
+    old = target.old
+    holder = make("fakehost.holder", "class Runner: pass\ndef closing(f):\n  return lambda *_: f()", L=[old])
+    edit = Edit("worker.test", target)
+    edit.set(holder.Runner, "run", holder.closing(old))
+    edit.set(target, "old", holder.closing(old))
+    rebind(edit, {"fakehost"})
+    assert all(f.__closure__[0].cell_contents is old for f in (holder.Runner.run, target.old))
+    assert tuple(holder.L) == (target.old,)
+
+
 def test_a_container_of_the_host_that_the_new_function_holds_too_follows(
     make: Make, target: ModuleType
 ) -> None:

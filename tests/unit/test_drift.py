@@ -199,8 +199,10 @@ def test_update_records_what_is_installed_and_says_what_changed(
     }
     assert run("verify") == 0
     capsys.readouterr()
+    written = path.stat().st_ino
     assert run("verify", "--update") == 0
     assert capsys.readouterr().out.splitlines()[1:] == ["nothing changed"]
+    assert path.stat().st_ino == written
 
     second = HostPair("1.1", "1.1")
     monkeypatch.setattr(hosts, "SUPPORTED", (PAIR, second))
@@ -437,6 +439,11 @@ def test_a_member_that_is_too_large_is_refused(
     ):
         with pytest.raises(archives.ArchiveError, match=r"proposer\.py is larger than 1 MiB"):
             archives.reader(path, "vllm", ["vllm.proposer"])
+    # Not more than needed to tell: a small archive may unpack to more than fits into memory.
+    asked: list[int] = []
+    stream: Any = argparse.Namespace(read=lambda size=-1: asked.append(size) or b"")
+    assert archives._limited(stream, "member") == b""
+    assert asked == [(1 << 20) + 1]
 
 
 def test_the_file_nearest_to_the_top_is_read_and_a_package_before_a_module(tmp_path: Path) -> None:
@@ -448,6 +455,7 @@ def test_the_file_nearest_to_the_top_is_read_and_a_package_before_a_module(tmp_p
             "vllm/b.py": "module",
             "vllm/b/__init__.py": "package",
             "other/vllm/a.py": "copy",
+            "vllm-2.0/build/vllm/c.py": "too deep",
         },
     )
     read = archives.reader(path, "vllm", ["vllm.a", "vllm.b", "vllm.c"])

@@ -15,6 +15,7 @@ from ascend_specpatch.registry import Patch, Registry
 # Stage by stage, and within a stage what others stand on first. Changed together with patches/__init__.py.
 ORDER = (
     "worker.lazy_model_runner",
+    "worker.equal_ranks",
     "spec_decode.abstract_proposers",
     "spec_decode.base_proposer",
     "spec_decode.eagle_proposer",

@@ -117,6 +117,23 @@ def test_other_differences(change: dict[str, Any], expected: str) -> None:
     assert f"rank 1 (pid 100) on b: {expected}" in text
 
 
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (1, "worker.p0 is off (why), not on"),
+        (2, "worker.p0 and worker.p1 are off (why), not on"),
+        (6, "worker.p0, worker.p1, worker.p2, worker.p3 and 2 more are off (why), not on"),
+        (9, "every patch is off (why), not on"),
+    ],
+)
+def test_patches_that_differ_alike_are_said_once(count: int, expected: str) -> None:
+    ids = [f"worker.p{number}" for number in range(9)]
+    core = {**facts(), "states": dict.fromkeys(ids, "on")}
+    off = dict.fromkeys(ids[:count], "off")
+    rank = {**core, "states": {**core["states"], **off}, "reasons": dict.fromkeys(off, "why")}
+    assert f"on a: {expected}\n" in said([core, rank], core)
+
+
 def test_a_patch_that_one_side_does_not_know() -> None:
     assert "worker.theirs is unknown, not on" in said([facts()], facts(**{"worker.theirs": "on"}))
     assert "worker.theirs is on, not unknown" in said([facts(**{"worker.theirs": "on"})], facts())
