@@ -15,6 +15,15 @@ _WORKER = "vllm_ascend.worker.worker"
 _VLLM_PROPOSERS = "vllm.v1.spec_decode.eagle"
 _ASCEND_PROPOSERS = "vllm_ascend.spec_decode.eagle_proposer"
 _MODEL_RUNNER = "vllm_ascend.worker.model_runner_v1"
+_VLLM_DRAFTING = "vllm.v1.spec_decode.utils"
+_VLLM_SAMPLING = "vllm.v1.sample.rejection_sampler"
+_ASCEND_DRAFTING = "vllm_ascend.ops.triton.spec_decode.utils"
+_ASCEND_SAMPLING = "vllm_ascend.ops.triton.reject_sample"
+
+
+def _kernel(name: str, target: str, upstream: str) -> Patch:
+    return Patch(f"spec_decode.kernels.{name}", target=target, summary=f"a kernel in place of {upstream}")
+
 
 PATCHES: tuple[Patch, ...] = (
     Patch(
@@ -55,6 +64,28 @@ PATCHES: tuple[Patch, ...] = (
         target=_ASCEND_PROPOSERS,
         summary="prepare_inputs_padded counts rejected tokens on the device",
     ),
+    Patch(
+        "spec_decode.next_token_ids",
+        target=_ASCEND_PROPOSERS,
+        requires=("spec_decode.base_proposer", "spec_decode.rejected_token_count"),
+        summary="next tokens and inputs of drafting in one launch",
+    ),
+    _kernel("prepare_inputs", _VLLM_DRAFTING, "eagle_prepare_inputs_padded_kernel"),
+    _kernel("prepare_next_token", _VLLM_DRAFTING, "eagle_prepare_next_token_padded_kernel"),
+    _kernel("copy_and_expand_inputs", _VLLM_DRAFTING, "copy_and_expand_eagle_inputs_kernel"),
+    _kernel("rejection_greedy", _VLLM_SAMPLING, "rejection_greedy_sample_kernel"),
+    _kernel("rejection_random", _VLLM_SAMPLING, "rejection_random_sample_kernel"),
+    _kernel("expand", _VLLM_SAMPLING, "expand_kernel"),
+    _kernel("recovered_tokens", _VLLM_SAMPLING, "sample_recovered_tokens_kernel"),
+    _kernel("ascend_prepare_inputs", _ASCEND_DRAFTING, "prepare_inputs_padded_kernel"),
+    _kernel("ascend_rejection_greedy", _ASCEND_SAMPLING, "rejection_greedy_sample_triton"),
+    _kernel(
+        "ascend_rejection_greedy_one_draft", _ASCEND_SAMPLING, "rejection_greedy_sample_spec_len_1_triton"
+    ),
+    _kernel("ascend_rejection_random", _ASCEND_SAMPLING, "rejection_random_sample_kernel"),
+    _kernel("ascend_block_verify", _ASCEND_SAMPLING, "rejection_random_sample_block_verify_kernel"),
+    _kernel("ascend_expand", _ASCEND_SAMPLING, "expand_kernel"),
+    _kernel("ascend_recovered_tokens", _ASCEND_SAMPLING, "sample_recovered_tokens_kernel"),
     Patch(
         "model_runner.drafter_selection",
         target=_MODEL_RUNNER,
