@@ -66,7 +66,8 @@ def jit_functions(source: str) -> list[str]:
     return [
         "\n".join(lines[node.decorator_list[0].lineno - 1 : node.end_lineno])
         for node in ast.parse(source).body
-        if isinstance(node, ast.FunctionDef) and any("triton.jit" in ast.unparse(d) for d in node.decorator_list)
+        if isinstance(node, ast.FunctionDef)
+        and any("triton.jit" in ast.unparse(d) for d in node.decorator_list)
     ]
 
 
@@ -87,7 +88,9 @@ def stand_in_for_vllm() -> None:
 class Batch:
     """Random inputs for `size` requests, each with `drafts` draft tokens, or up to as many."""
 
-    def __init__(self, size: int, *, vocabulary: int = VOCABULARY, drafts: int = DRAFTS, ragged: bool = False) -> None:
+    def __init__(
+        self, size: int, *, vocabulary: int = VOCABULARY, drafts: int = DRAFTS, ragged: bool = False
+    ) -> None:
         import torch
 
         def integers(low: int, high: int, *shape: int) -> Any:
@@ -98,7 +101,9 @@ class Batch:
             return probs.div_(probs.sum(1, keepdim=True))
 
         self.size, self.drafts, self.vocabulary = size, drafts, vocabulary
-        self.drafted = integers(0, drafts + 1, size) if ragged else torch.full_like(integers(0, 1, size), drafts)
+        self.drafted = (
+            integers(0, drafts + 1, size) if ragged else torch.full_like(integers(0, 1, size), drafts)
+        )
         self.cu = self.drafted.cumsum(0).int()
         self.num_tokens = int(self.cu[-1])
         self.starts = torch.nn.functional.pad((self.drafted + 1).cumsum(0), (1, 0)).int()
@@ -124,7 +129,10 @@ class Batch:
         # The first draft pass: the rows of the target, of which some are rejected.
         self.num_rows = int(self.starts[-1])
         self.ends = self.starts[1:] - 1 - (self.drafted + 1 - self.valid)
-        self.row_ids, self.positions = integers(0, vocabulary, self.num_rows), torch.arange(self.num_rows, device="cuda")
+        self.row_ids, self.positions = (
+            integers(0, vocabulary, self.num_rows),
+            torch.arange(self.num_rows, device="cuda"),
+        )
 
     def rows(self) -> Any:
         import torch
@@ -197,7 +205,9 @@ def cases(upstream: Any) -> list[Case]:
                 BLOCK_SIZE_TOKENS=block,
             )  # fmt: skip
 
-        def our_copy(b: Batch, *outputs: Any, launch: Any = copy_and_expand_inputs.copy_and_expand_inputs) -> None:
+        def our_copy(
+            b: Batch, *outputs: Any, launch: Any = copy_and_expand_inputs.copy_and_expand_inputs
+        ) -> None:
             launch(b.row_ids, b.positions, b.backup, *outputs, b.starts, b.ends, 0, 7, slots, shift)
 
         return Case(
@@ -275,7 +285,9 @@ def cases(upstream: Any) -> list[Case]:
             integers(2),
             upstream=upstream_next_token,
             ours=our_next_token,
-            reference=lambda b, *o: copies(prepare_next_token_padded.reference(*next_token(b), b.vocabulary), o),
+            reference=lambda b, *o: copies(
+                prepare_next_token_padded.reference(*next_token(b), b.vocabulary), o
+            ),
         ),
         Case(
             "prepare_drafting (both in one)",
@@ -340,7 +352,11 @@ def check(every: list[Case]) -> int:
     import torch
 
     number = 0
-    shapes = [(size, 1021 if size > 300 else 4099, drafts) for size in (1, 2, 7, 8, 9, 33, 257, 5000) for drafts in (1, 3, 7)]
+    shapes = [
+        (size, 1021 if size > 300 else 4099, drafts)
+        for size in (1, 2, 7, 8, 9, 33, 257, 5000)
+        for drafts in (1, 3, 7)
+    ]
     for size, vocabulary, drafts in [*shapes, (3, 262_144, 3), (2, VOCABULARY, 3), (17, 128_257, 5)]:
         for ragged in (False, True):
             b = Batch(size, vocabulary=vocabulary, drafts=drafts, ragged=ragged)
@@ -467,7 +483,10 @@ def measure(folder: Path) -> None:
                 if who != "reference"
             }
             row = results["times"].setdefault(case.name, {})[str(size)] = microseconds(calls, launches)
-            print(f"{case.name:48s} {size:5d}  " + "  ".join(f"{k} {v:9.2f}" for k, v in row.items()), flush=True)
+            print(
+                f"{case.name:48s} {size:5d}  " + "  ".join(f"{k} {v:9.2f}" for k, v in row.items()),
+                flush=True,
+            )
         results["bytes"][str(size)] = 4 * VOCABULARY * (2 * b.num_tokens + b.size)
         del b, outputs, calls
         torch.cuda.empty_cache()
@@ -477,7 +496,9 @@ def measure(folder: Path) -> None:
     for size in SWEEP:
         b = Batch(size, vocabulary=32_000)
         for case in every:
-            if not any(word in case.name for word in ("mixed", "no draft", "shifted", "three in one", "both in one")):
+            if not any(
+                word in case.name for word in ("mixed", "no draft", "shifted", "three in one", "both in one")
+            ):
                 case.calls["ours"](b, *case.outputs(b))
     torch.cuda.synchronize()
     results["variants"] = compiled_variants()
@@ -498,7 +519,9 @@ def draw(results: dict[str, Any], path: Path) -> None:
     figure, panels = pyplot.subplots(-(-len(shown) // columns), columns, figsize=(15, 10), squeeze=False)
     for panel, (name, rows) in zip(panels.flat, shown.items(), strict=False):
         for who, colour, marker in (("upstream", "#8a8a8a", "o"), ("ours", "#c7000b", "s")):
-            panel.plot(BATCHES, [rows[str(size)][who] for size in BATCHES], color=colour, marker=marker, label=who)
+            panel.plot(
+                BATCHES, [rows[str(size)][who] for size in BATCHES], color=colour, marker=marker, label=who
+            )
         panel.set_title(name.replace(", ", ",\n"), fontsize=10)
         panel.set_xscale("log", base=4)
         panel.set_yscale("log")
@@ -526,11 +549,15 @@ def tables(results: dict[str, Any]) -> str:
         cells = []
         for size in BATCHES:
             ours, upstream = rows[str(size)]["ours"], rows[str(size)].get("upstream")
-            cells.append(f"{upstream:.2f} -> {ours:.2f} ({ours / upstream:.2f})" if upstream else f"{ours:.2f}")
+            cells.append(
+                f"{upstream:.2f} -> {ours:.2f} ({ours / upstream:.2f})" if upstream else f"{ours:.2f}"
+            )
         text.append(f"| {name} | " + " | ".join(cells) + " |")
     bandwidth = results["copy_bandwidth"]
     recovered = results["times"]["recovered_tokens"]
-    shares = (results["bytes"][str(size)] / (recovered[str(size)]["ours"] / 1e6) / bandwidth for size in BATCHES)
+    shares = (
+        results["bytes"][str(size)] / (recovered[str(size)]["ours"] / 1e6) / bandwidth for size in BATCHES
+    )
     text += [
         "",
         f"A copy of 4 GiB moves {bandwidth / 1e12:.2f} TB/s, bytes read and written. recovered_tokens reads its inputs "
@@ -556,7 +583,9 @@ def report(folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("step", choices=("collect", "measure", "report"))
     parser.add_argument("folder", type=Path)
     arguments = parser.parse_args()

@@ -82,7 +82,9 @@ class StandIn:
         self._upstream = upstream
 
     def __getitem__(self, grid: Any) -> Any:
-        return self._upstream[grid] if implementation() == "upstream" else functools.partial(self._launch, grid)
+        return (
+            self._upstream[grid] if implementation() == "upstream" else functools.partial(self._launch, grid)
+        )
 
     def __repr__(self) -> str:
         return f"<{self._launch.__module__}.{self._launch.__name__} in place of {self._upstream!r}>"

@@ -62,7 +62,9 @@ def _kernel(  # type: ignore[no-untyped-def]
         num_rows = valid + num_slots + next_start - end - 1
         next_token = tl.load(next_token_ids_ptr + request)
         # A request without rows may start behind the last position.
-        first_position = tl.load(target_positions_ptr + tl.minimum(start, total_input_tokens - 1)).to(tl.int32)
+        first_position = tl.load(target_positions_ptr + tl.minimum(start, total_input_tokens - 1)).to(
+            tl.int32
+        )
         tl.store(
             out_new_token_indices_ptr + request * num_slots + slot,
             out_start + valid + slot,

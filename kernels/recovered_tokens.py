@@ -129,9 +129,7 @@ def recovered_tokens(
     num_tokens, vocab_size = target_probs.shape
     num_reqs = cu_num_draft_tokens.shape[0]
     if not use_triton():
-        output_token_ids.copy_(
-            reference(cu_num_draft_tokens, draft_token_ids, draft_probs, target_probs, q)
-        )
+        output_token_ids.copy_(reference(cu_num_draft_tokens, draft_token_ids, draft_probs, target_probs, q))
     elif num_tokens > 0 and max_spec_len > 0:
         rows = num_reqs * max_spec_len
         tile = TILE if rows * triton.cdiv(vocab_size, TILE) >= vector_cores() else SMALL_TILE

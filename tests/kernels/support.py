@@ -59,7 +59,10 @@ class Memory:
         return self.tensor(torch.full(shape, value, dtype=dtype), dtype)
 
     def __enter__(self) -> Memory:
-        self._load, self._store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+        self._load, self._store = (
+            InterpreterBuilder.create_masked_load,
+            InterpreterBuilder.create_masked_store,
+        )
         load, store, watch = self._load, self._store, self._watch
 
         def watched_load(builder: Any, ptrs: Any, mask: Any, *rest: Any) -> Any:

@@ -30,8 +30,12 @@ def by_hand(batch: Drafts, values: torch.Tensor, replace: tuple[int, int]) -> li
 
 
 @examples(20)
-@given(drafts(max_requests=90, max_spec_len=9), seeds, st.sampled_from(TYPES), st.sampled_from([(0, 0), (0, 1)]))
-def test_it_repeats_each_value(batch: Drafts, seed: int, dtype: torch.dtype, replace: tuple[int, int]) -> None:
+@given(
+    drafts(max_requests=90, max_spec_len=9), seeds, st.sampled_from(TYPES), st.sampled_from([(0, 0), (0, 1)])
+)
+def test_it_repeats_each_value(
+    batch: Drafts, seed: int, dtype: torch.dtype, replace: tuple[int, int]
+) -> None:
     values = values_of(batch, seed, dtype)
     for give in (kernel.expand, kernel.reference):
         with Memory() as memory:
@@ -48,7 +52,9 @@ def test_three_in_one_launch(batch: Drafts, seed: int, top_k: bool, top_p: bool)
     for triton in (True, False):
         with pytest.MonkeyPatch.context() as monkeypatch, Memory() as memory:
             monkeypatch.setattr(kernel, "use_triton", lambda: triton)  # noqa: B023
-            tensors = [memory.tensor(x, x.dtype) if there else None for x, there in zip(inputs, given_, strict=True)]
+            tensors = [
+                memory.tensor(x, x.dtype) if there else None for x, there in zip(inputs, given_, strict=True)
+            ]
             outputs = kernel.expand_sampling(*tensors, memory.tensor(batch.cu), batch.num_tokens, 0, 1)
             for i, (output, there) in enumerate(zip(outputs, given_, strict=True)):
                 want = by_hand(batch, inputs[i], (0, 1) if i == 0 else (0, 0)) if there else None
@@ -75,7 +81,9 @@ def test_it_gives_what_the_kernels_it_stands_for_give(batch: Drafts, seed: int, 
     assert results == [by_hand(batch, values.cpu(), (0, 1))] * 4
 
 
-@pytest.mark.parametrize("batch", [Drafts([], 1), Drafts([0], 1), Drafts([0] * 50, 1), Drafts([128, 0, 128], 128)], ids=str)
+@pytest.mark.parametrize(
+    "batch", [Drafts([], 1), Drafts([0], 1), Drafts([0] * 50, 1), Drafts([128, 0, 128], 128)], ids=str
+)
 def test_batches_at_the_edge(batch: Drafts) -> None:
     values = values_of(batch, 1, torch.float32)
     for give in (kernel.expand, kernel.reference):

@@ -7,31 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch_npu  # noqa: F401
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from vllm.triton_utils import HAS_TRITON, triton
-from vllm.v1.spec_decode.utils import eagle_prepare_inputs_padded_kernel
-from vllm_ascend.ops.triton.spec_decode.utils import prepare_inputs_padded_kernel
+from vllm.triton_utils import triton
 
-from ascend_specpatch.kernels import _dispatch
 from ascend_specpatch.kernels import prepare_inputs_padded as kernel
 
-NPU = torch.device("npu")
-GUARD = 64  # elements around every buffer that no kernel may read into or write to
-
-
-def test_triton_runs_here() -> None:
-    assert HAS_TRITON
-    assert _dispatch.use_triton()
-    assert _dispatch.vector_cores() == 40
-
-
-def guarded(values: list[int]) -> torch.Tensor:
-    """An NPU tensor of `values` inside poison: values that would show if they were read."""
-    padded = torch.full((len(values) + 2 * GUARD,), 1 << 20, dtype=torch.int32)
-    padded[GUARD : GUARD + len(values)] = torch.tensor(values, dtype=torch.int32)
-    return padded.to(NPU)[GUARD : GUARD + len(values)]
+from .support import ASCEND, NPU, VLLM, Memory, examples, hosts_kernel, ours
 
 
 def by_hand(drafted: list[int], valid: list[int], lens: list[int]) -> tuple[list[int], list[int]]:
@@ -52,48 +34,52 @@ def batches(draw: Any) -> tuple[list[int], list[int], list[int]]:
 
 
 def arguments(
-    batch: tuple[list[int], list[int], list[int]],
+    batch: tuple[list[int], list[int], list[int]], memory: Memory
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     drafted, valid, lens = batch
     starts = [0, *torch.tensor(lens).cumsum(0).tolist()]
-    return guarded(torch.tensor(drafted).cumsum(0).tolist()), guarded(valid), guarded(starts)
+    return memory.tensor(torch.tensor(drafted).cumsum(0)), memory.tensor(valid), memory.tensor(starts)
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(batches())
 def test_kernel_and_reference_agree_with_a_loop(batch: Any) -> None:
-    inputs = arguments(batch)
-    want = by_hand(*batch)
     for give in (kernel.prepare_inputs_padded, kernel.reference):
-        rows, rejected = give(*inputs)
-        assert (rows.tolist(), rejected.tolist()) == want
-        assert rows.dtype == rejected.dtype == torch.int32
-        assert rows.device.type == rejected.device.type == "npu"
+        with Memory() as memory:
+            rows, rejected = give(*arguments(batch, memory))
+            assert (rows.tolist(), rejected.tolist()) == by_hand(*batch)
+            assert rows.dtype == rejected.dtype == torch.int32
+            assert rows.device.type == rejected.device.type == "npu"
 
 
-@settings(deadline=None, max_examples=10)
+@examples(10)
 @given(batches())
 def test_it_gives_what_the_kernels_it_stands_for_give(batch: Any) -> None:
     drafted, valid, lens = batch
     valid = [max(v, 1) for v in valid]  # the hosts leave the request's rows where no token is valid
-    inputs = arguments((drafted, valid, lens))
-    rows, rejected = kernel.prepare_inputs_padded(*inputs)
-
-    vllm_rows, vllm_rejected = torch.empty_like(rows), torch.empty_like(rows)
-    eagle_prepare_inputs_padded_kernel[(len(drafted),)](*inputs, vllm_rows, vllm_rejected, len(drafted))
-    assert (rows.tolist(), rejected.tolist()) == (vllm_rows.tolist(), vllm_rejected.tolist())
-
-    ascend_rows = torch.empty_like(rows)
-    grid = (min(triton.cdiv(len(drafted), 4), 40),)
-    prepare_inputs_padded_kernel[grid](*inputs, ascend_rows, len(drafted), BLOCK_SIZE=4)
-    assert rows.tolist() == ascend_rows.tolist()
+    memory, number = Memory(), len(drafted)
+    inputs = arguments((drafted, valid, lens), memory)
+    rows, rejected = (values.tolist() for values in kernel.prepare_inputs_padded(*inputs))
+    for launch in (ours, hosts_kernel):
+        of_vllm = [memory.filled((number,), -7) for _ in range(2)]
+        launch(VLLM["eagle_prepare_inputs_padded_kernel"])[(number,)](*inputs, *of_vllm, number)
+        assert [output.tolist() for output in of_vllm] == [rows, rejected]
+        of_ascend = memory.filled((number,), -7)
+        grid = (min(triton.cdiv(number, 4), 40),)
+        launch(ASCEND["prepare_inputs_padded_kernel"])[grid](*inputs, of_ascend, number, BLOCK_SIZE=4)
+        assert of_ascend.tolist() == rows
 
 
 @pytest.mark.parametrize("num_reqs", [1, 7, 8, 9, 320, 321, 700])
-def test_more_requests_than_cores_are_strided_over(num_reqs: int) -> None:
+@pytest.mark.parametrize("npu", [True, False], ids=["npu", "gpu"])
+def test_more_requests_than_cores_are_strided_over(
+    npu: bool, num_reqs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "on_npu", lambda: npu)
     batch = ([3] * num_reqs, [1 + i % 4 for i in range(num_reqs)], [4] * num_reqs)
-    rows, rejected = kernel.prepare_inputs_padded(*arguments(batch))
-    assert (rows.tolist(), rejected.tolist()) == by_hand(*batch)
+    with Memory() as memory:
+        rows, rejected = kernel.prepare_inputs_padded(*arguments(batch, memory))
+        assert (rows.tolist(), rejected.tolist()) == by_hand(*batch)
 
 
 def test_an_empty_batch_gives_empty_results() -> None:
@@ -103,33 +89,9 @@ def test_an_empty_batch_gives_empty_results() -> None:
 
 
 def test_counts_of_64_bits_and_longer_starts_are_taken() -> None:
-    drafted, valid, _ = arguments(([3, 0, 2], [2, 1, 3], [4, 9, 3]))
-    starts = guarded([0, 4, 13, 16, 99, 99])
-    for give in (kernel.prepare_inputs_padded, kernel.reference):
-        rows, rejected = give(drafted, valid.long(), starts)
-        assert (rows.tolist(), rejected.tolist()) == ([1, 12, 15], [2, 0, 0])
-
-
-@pytest.mark.parametrize(
-    ("choice", "triton_runs"), [("triton", True), ("torch", False), ("upstream", False), ("", True)]
-)
-def test_the_setting_chooses_the_implementation(
-    choice: str, triton_runs: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ASCEND_SPECPATCH_KERNELS", choice)
-    _dispatch.use_triton.cache_clear()
-    try:
-        assert _dispatch.use_triton() is triton_runs
-    finally:
-        _dispatch.use_triton.cache_clear()
-
-
-def test_asking_for_triton_without_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ASCEND_SPECPATCH_KERNELS", "triton")
-    monkeypatch.setattr("vllm.triton_utils.HAS_TRITON", False)
-    _dispatch.use_triton.cache_clear()
-    try:
-        with pytest.raises(RuntimeError, match="install triton-ascend, or unset"):
-            _dispatch.use_triton()
-    finally:
-        _dispatch.use_triton.cache_clear()
+    with Memory() as memory:
+        drafted, valid, _ = arguments(([3, 0, 2], [2, 1, 3], [4, 9, 3]), memory)
+        starts = memory.tensor([0, 4, 13, 16, 99, 99])
+        for give in (kernel.prepare_inputs_padded, kernel.reference):
+            rows, rejected = give(drafted, valid.long(), starts)
+            assert (rows.tolist(), rejected.tolist()) == ([1, 12, 15], [2, 0, 0])

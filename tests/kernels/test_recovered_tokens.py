@@ -121,7 +121,9 @@ def test_probabilities_are_left_as_they_are() -> None:
 
 @examples(5)
 @given(drafts(max_requests=6, max_spec_len=3), st.sampled_from([40, 1000, 4097]), seeds, st.booleans())
-def test_it_gives_what_the_kernels_it_stands_for_give(batch: Drafts, vocab: int, seed: int, ngram: bool) -> None:
+def test_it_gives_what_the_kernels_it_stands_for_give(
+    batch: Drafts, vocab: int, seed: int, ngram: bool
+) -> None:
     case, memory = Case(batch, vocab, seed, ngram=ngram), Memory()
     name = "sample_recovered_tokens_kernel"
     grid = (len(batch.drafted), batch.max_spec_len)

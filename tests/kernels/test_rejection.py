@@ -58,7 +58,12 @@ class Sampling:
 
     def greedy_arguments(self, memory: Memory) -> tuple[Any, ...]:
         cu = memory.tensor(self.batch.cu)
-        return cu, memory.tensor(self.draft), memory.tensor(self.argmax, torch.int64), memory.tensor(self.bonus)
+        return (
+            cu,
+            memory.tensor(self.draft),
+            memory.tensor(self.argmax, torch.int64),
+            memory.tensor(self.bonus),
+        )
 
     def random_arguments(self, memory: Memory, dtype: torch.dtype = torch.float64) -> tuple[Any, ...]:
         draft_probs = None if self.draft_probs is None else memory.tensor(self.draft_probs, torch.float32)
@@ -222,7 +227,10 @@ def test_random_as_the_hosts_kernels(how: str, batch: Drafts, seed: int, ngram: 
         ours(name)[(number,)](rows, *arguments, length, vocab, NO_DRAFT_PROBS=ngram)
         hosts_kernel(name)[(number,)](theirs, *arguments, length, vocab, NO_DRAFT_PROBS=ngram)
         grid, block = reject_sample.cal_grid_and_block_size(number)
-        name, options = ASCEND["rejection_random_sample_kernel"], {"NO_DRAFT_PROBS": ngram, "BLOCK_SIZE": block}
+        name, options = (
+            ASCEND["rejection_random_sample_kernel"],
+            {"NO_DRAFT_PROBS": ngram, "BLOCK_SIZE": block},
+        )
         ours(name)[(grid,)](mine, *arguments, length, vocab, number, **options)
         hosts_kernel(name)[(grid,)](ascends, *arguments, length, vocab, number, **options)
     assert rows.tolist() == theirs.tolist() == ascends.tolist() == mine.tolist()
@@ -275,7 +283,9 @@ def damaged(batch: Drafts, seed: int, ngram: bool) -> Sampling:
 @pytest.mark.parametrize("name", RANDOM)
 @examples(15)
 @given(drafts(), seeds, st.booleans(), st.sampled_from(sorted(FORMS)))
-def test_bad_values_end_the_accepted_tokens(name: str, batch: Drafts, seed: int, ngram: bool, how: str) -> None:
+def test_bad_values_end_the_accepted_tokens(
+    name: str, batch: Drafts, seed: int, ngram: bool, how: str
+) -> None:
     launch, reference, rule = RANDOM[name]
     s = damaged(batch, seed, ngram)
     with np.errstate(all="ignore"):
@@ -301,7 +311,9 @@ def test_greedy_with_ids_outside_the_vocabulary(batch: Drafts, seed: int) -> Non
         assert rows.tolist() == same.tolist() == by_hand(s, greedy_row, [True] * len(batch.drafted))
 
 
-@pytest.mark.parametrize("batch", [Drafts([], 3), Drafts([0], 3), Drafts([0] * 45, 1), Drafts([128, 0, 128], 128)], ids=str)
+@pytest.mark.parametrize(
+    "batch", [Drafts([], 3), Drafts([0], 3), Drafts([0] * 45, 1), Drafts([128, 0, 128], 128)], ids=str
+)
 def test_batches_at_the_edge(batch: Drafts, monkeypatch: pytest.MonkeyPatch) -> None:
     s = Sampling.make(batch, 5)
     s.is_greedy[:] = False
