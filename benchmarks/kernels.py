@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernels on an NVIDIA GPU: the same results as their references and upstream's kernels, and how fast.
 
-    python benchmarks/kernels.py collect build/kernels    where vLLM is installed
-    python build/kernels/kernels.py measure build/kernels where a GPU is; writes results.json and kernels.png there
-    python benchmarks/kernels.py report build/kernels     puts both into docs/kernels.md
+    python benchmarks/kernels.py collect build/kernels      where vLLM is installed
+    python build/kernels/kernels.py measure build/kernels   where a GPU is: results.json and kernels.png there
+    python benchmarks/kernels.py report build/kernels       puts both into docs/kernels.md
 
-The machine with the GPU needs the folder, torch, Triton and matplotlib: `collect` takes upstream's kernels out of the
-installed vLLM, and this package along. Times are those of replayed CUDA graphs, so without the launchers' Python.
+The machine with the GPU needs the folder, torch, Triton and matplotlib: `collect` takes upstream's kernels
+out of the installed vLLM, and this package along. Times are those of replayed CUDA graphs, so without the
+launchers' Python.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ BATCHES = (1, 16, 256, 4096)
 SWEEP = range(1, 257)
 
 
-# ---- collect ---------------------------------------------------------------------------------------------------
+# ---- collect -----------------------------------------------------------------------------------------------
 
 
 def collect(folder: Path) -> None:
@@ -71,7 +72,7 @@ def jit_functions(source: str) -> list[str]:
     ]
 
 
-# ---- measure ---------------------------------------------------------------------------------------------------
+# ---- measure -----------------------------------------------------------------------------------------------
 
 
 def stand_in_for_vllm() -> None:
@@ -158,6 +159,7 @@ class Case:
 def cases(upstream: Any) -> list[Case]:
     import torch
     import triton
+
     from ascend_specpatch.kernels import (
         copy_and_expand_inputs,
         expand,
@@ -292,7 +294,8 @@ def cases(upstream: Any) -> list[Case]:
         Case(
             "prepare_drafting (both in one)",
             integers(4),
-            # Upstream moves the row of a request without a valid token into the request before: timed, not compared.
+            # Upstream moves the row of a request without a valid token into the request before: timed, not
+            # compared.
             timed=upstream_both,
             ours=lambda b, *o: prepare_next_token_padded._launch(
                 *next_token(b), *o[:2], b.vocabulary, b.cu, b.starts, *o[2:]
@@ -331,7 +334,8 @@ def cases(upstream: Any) -> list[Case]:
 
 
 def same_tokens(b: Batch, ngram: bool, ours: Any, other: Any) -> bool:
-    """Whether two choices of recovered tokens are equal or as good: a GPU divides a little differently than torch."""
+    """Whether two choices of recovered tokens are equal or as good: a GPU divides a little differently
+    than torch."""
     import torch
 
     prob = b.target_probs.double() if ngram else b.target_probs.double() - b.draft_probs.double()
@@ -371,7 +375,7 @@ def check(every: list[Case]) -> int:
                     results[who] = outputs
                 for other in ("reference", "upstream"):
                     for mine, theirs in zip(results["ours"], results.get(other, ()), strict=False):
-                        where = f"{case.name} and {other}, {size} x {drafts}, vocabulary {vocabulary}, ragged {ragged}"
+                        where = f"{case.name} and {other}: {size} x {drafts}, {vocabulary}, ragged {ragged}"
                         if case.name.startswith("recovered_tokens"):
                             assert same_tokens(b, "no draft" in case.name, mine, theirs), where
                         else:
@@ -381,7 +385,8 @@ def check(every: list[Case]) -> int:
 
 
 def microseconds(calls: dict[str, Callable[[], Any]], launches: int) -> dict[str, float]:
-    """Time of one of each of `calls`, each in a CUDA graph of `launches`: the median of 25 replays, taken in turn."""
+    """Time of one of each of `calls`, each in a CUDA graph of `launches`: the median of 25 replays, taken
+    in turn."""
     import torch
 
     graphs = {}
@@ -411,7 +416,8 @@ def milliseconds(call: Callable[[], Any]) -> float:
 
 
 def copy_bandwidth() -> float:
-    """Bytes read and written in a second by a copy of 4 GiB, the better of PyTorch's copy and of a kernel's."""
+    """Bytes read and written in a second by a copy of 4 GiB, the better of PyTorch's copy and of a
+    kernel's."""
     import torch
 
     source = torch.rand(1 << 30, device="cuda")
@@ -425,8 +431,9 @@ def compiled_variants() -> dict[str, int]:
     """Variants of each Triton kernel of ours that batches of 1 to 256 requests have compiled."""
     from importlib import import_module
 
-    from ascend_specpatch import kernels
     from triton.runtime.jit import JITFunction
+
+    from ascend_specpatch import kernels
 
     found = {}
     for file in sorted(set(kernels.TABLE.values())):
@@ -441,8 +448,9 @@ def compiled_variants() -> dict[str, int]:
 def clear_variants() -> None:
     from importlib import import_module
 
-    from ascend_specpatch import kernels
     from triton.runtime.jit import JITFunction
+
+    from ascend_specpatch import kernels
 
     for file in set(kernels.TABLE.values()):
         for kernel in vars(import_module(f"ascend_specpatch.kernels.{file}")).values():
@@ -491,7 +499,8 @@ def measure(folder: Path) -> None:
         del b, outputs, calls
         torch.cuda.empty_cache()
 
-    # Ordinary calls, as drafting and sampling make them; what was compiled for other vocabularies does not count.
+    # Ordinary calls, as drafting and sampling make them; what was compiled for other vocabularies does not
+    # count.
     clear_variants()
     for size in SWEEP:
         b = Batch(size, vocabulary=32_000)
@@ -507,7 +516,7 @@ def measure(folder: Path) -> None:
     draw(results, folder / PICTURE)
 
 
-# ---- report ----------------------------------------------------------------------------------------------------
+# ---- report ------------------------------------------------------------------------------------------------
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
@@ -539,8 +548,8 @@ def draw(results: dict[str, Any], path: Path) -> None:
 def tables(results: dict[str, Any]) -> str:
     """What was measured, in Markdown."""
     text = [
-        f"{results['device']}, Triton {results['triton']}, torch {results['torch']}, Python {results['python']}; K={DRAFTS}, "
-        f"vocabulary {VOCABULARY:,}, microseconds in replayed CUDA graphs, upstream's kernel -> ours (ratio):",
+        "{device}, Triton {triton}, torch {torch}, Python {python}; ".format(**results)
+        + f"K={DRAFTS}, vocabulary {VOCABULARY:,}; microseconds, upstream's kernel -> ours (ratio):",
         "",
         "| kernel | " + " | ".join(f"{size:,} requests" for size in BATCHES) + " |",
         "|---|" + "---|" * len(BATCHES),
@@ -560,13 +569,13 @@ def tables(results: dict[str, Any]) -> str:
     )
     text += [
         "",
-        f"A copy of 4 GiB moves {bandwidth / 1e12:.2f} TB/s, bytes read and written. recovered_tokens reads its inputs "
-        "once at "
+        f"A copy of 4 GiB moves {bandwidth / 1e12:.2f} TB/s, bytes read and written. recovered_tokens reads "
+        "its inputs once at "
         + ", ".join(f"{share:.0%} ({size:,})" for share, size in zip(shares, BATCHES, strict=True))
         + " of that; what is read again, or fits into the cache, can make that more than all of it.",
         "",
-        f"{results['comparisons']:,} comparisons on the device with the references and upstream's kernels found no "
-        "difference. Compiled variants over batches of 1 to 256 requests: "
+        f"{results['comparisons']:,} comparisons on the device with the references and upstream's kernels "
+        "found no difference. Compiled variants over batches of 1 to 256 requests: "
         + ", ".join(f"{name} {number}" for name, number in results["variants"].items())
         + ".",
     ]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NPU kernels: one file a kernel, with the Triton kernel, its launcher and its torch reference side by side.
 
-:data:`TABLE` says which upstream kernel each file stands in for. Importing this imports no host, no torch and no
-Triton.
+:data:`TABLE` says which upstream kernel each file stands in for. Importing this imports no host, no torch and
+no Triton.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _VLLM_SAMPLING = "vllm.v1.sample.rejection_sampler"
 _ASCEND_DRAFTING = "vllm_ascend.ops.triton.spec_decode.utils"
 _ASCEND_SAMPLING = "vllm_ascend.ops.triton.reject_sample"
 
-# Upstream kernel, as module:name -> our file. The file holds a function of the kernel's name that takes the kernel's
-# arguments, vLLM's as well as vllm-ascend's where both have a kernel of that name.
+# Upstream kernel, as module:name -> our file. The file holds a function of the kernel's name that takes the
+# kernel's arguments, vLLM's as well as vllm-ascend's where both have a kernel of that name.
 TABLE: Mapping[str, str] = MappingProxyType(
     {
         f"{_VLLM_DRAFTING}:eagle_prepare_inputs_padded_kernel": "prepare_inputs_padded",

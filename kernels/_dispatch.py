@@ -7,11 +7,12 @@ import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
-# Programs a multiprocessor of a GPU is given at most: as many as it can hold at a time. A core of an NPU runs one.
+# Programs a multiprocessor of a GPU is given at most: as many as it can hold at a time. A core of an NPU runs
+# one.
 _PROGRAMS_PER_SM = 32
 
-# Draft positions looked at at a time, at least: a warp of a GPU, which finds the least of 32 numbers in one instruction;
-# for an NPU four times the least that it moves.
+# Draft positions looked at at a time, at least: a warp of a GPU, which finds the least of 32 numbers in one
+# instruction; for an NPU four times the least that it moves.
 MIN_POSITIONS = 32
 
 
@@ -71,8 +72,8 @@ def programs(items: int, per_sm: int = _PROGRAMS_PER_SM) -> int:
 class StandIn:
     """A launcher under the calling convention of the upstream kernel it stands in for.
 
-    ``kernel[grid](*args, **options)`` calls ``launch(grid, *args, **options)``, which chooses a grid of its own.
-    Where ``ASCEND_SPECPATCH_KERNELS=upstream``, the upstream kernel runs.
+    ``kernel[grid](*args, **options)`` calls ``launch(grid, *args, **options)``, which chooses a grid of its
+    own. Where ``ASCEND_SPECPATCH_KERNELS=upstream``, the upstream kernel runs.
     """
 
     __slots__ = ("_launch", "_upstream")

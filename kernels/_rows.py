@@ -22,8 +22,8 @@ def in_rows(flat: torch.Tensor, start: torch.Tensor, width: int) -> torch.Tensor
 
 
 def probability(probs: torch.Tensor, start: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
-    """[num_reqs, width] of `probs` [num_tokens, vocab_size] at `token_ids` [num_reqs, width]; zero for a token
-    that is not in the vocabulary and for a row that `probs` does not have."""
+    """[num_reqs, width] of `probs` [num_tokens, vocab_size] at `token_ids` [num_reqs, width]; zero for a
+    token that is not in the vocabulary and for a row that `probs` does not have."""
     num_tokens, vocab_size = probs.shape
     token = start.unsqueeze(1) + torch.arange(token_ids.shape[1], device=probs.device)
     known = (token_ids >= 0) & (token_ids < vocab_size) & (token < num_tokens)

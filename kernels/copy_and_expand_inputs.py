@@ -9,8 +9,8 @@ becomes, with its next token a3 and two slots more,
 
     a0 a1 a2 a3 ma 00 00      (ma: masked, for parallel drafting; 00: rejected)
 
-and without a0, which moves to the end as one row less, where the input ids are shifted (a model that is also given
-hidden states).
+and without a0, which moves to the end as one row less, where the input ids are shifted (a model that is also
+given hidden states).
 """
 
 from __future__ import annotations
@@ -168,7 +168,8 @@ def copy_and_expand_inputs(
     num_slots: int,
     shift_input_ids: bool,
 ) -> None:
-    """Write the inputs of the first draft pass. With ``grow = num_slots - shift_input_ids`` rows more a request:
+    """Write the inputs of the first draft pass. With ``grow = num_slots - shift_input_ids`` rows more a
+    request:
 
     Args:
         target_token_ids: int32 [num_tokens].
@@ -176,7 +177,8 @@ def copy_and_expand_inputs(
         next_token_ids: int32 [num_reqs].
         input_ids: int32, positions: int64, is_rejected_token_mask, is_masked_token_mask: bool
             [num_tokens + grow * num_reqs] or longer, written to.
-        new_token_indices: int32 [num_reqs * num_slots], rows of the next token and the masked slots; written to.
+        new_token_indices: int32 [num_reqs * num_slots], rows of the next token and the masked slots; written
+            to.
         hidden_state_mapping: int32 [num_tokens], the row each of the target's goes to; written to if
             `shift_input_ids`.
         query_start_loc: int32 [num_reqs + 1] or longer, first row of each request.
@@ -189,14 +191,17 @@ def copy_and_expand_inputs(
     num_reqs, num_tokens = query_end_loc.shape[0], target_token_ids.shape[0]
     if num_reqs == 0 or num_tokens == 0:
         return
-    outputs = (input_ids, positions, is_rejected_token_mask, is_masked_token_mask)
-    outputs += (new_token_indices, hidden_state_mapping)
     if not use_triton():
         reference(
             target_token_ids,
             target_positions,
             next_token_ids,
-            *outputs,
+            input_ids,
+            positions,
+            is_rejected_token_mask,
+            is_masked_token_mask,
+            new_token_indices,
+            hidden_state_mapping,
             query_start_loc,
             query_end_loc,
             padding_token_id,

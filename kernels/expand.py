@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From one value a request to one value a draft token.
 
-Stands for the ``expand_kernel`` of vLLM and of vllm-ascend; :func:`expand_sampling` does in one launch what they
-do in up to three.
+Stands for the ``expand_kernel`` of vLLM and of vllm-ascend; :func:`expand_sampling` does in one launch what
+they do in up to three.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def expand(
     Args:
         output: [num_tokens], written to.
         values: [num_reqs], of the same type.
-        cu_num_tokens: int32 [num_reqs], inclusive cumulative sum of the number of tokens of each request, at most
-            128 a request.
+        cu_num_tokens: int32 [num_reqs], inclusive cumulative sum of the number of tokens of each request, at
+            most 128 a request.
         replace_from, replace_to: a value equal to the first is written as the second.
     """
     _launch([(output, values), (None, None), (None, None)], cu_num_tokens, replace_from, replace_to)
@@ -145,7 +145,7 @@ def expand_sampling(
     inputs = (temperature, top_k, top_p)
     outputs = [None if values is None else values.new_empty(num_tokens) for values in inputs]
     _launch(list(zip(outputs, inputs, strict=True)), cu_num_tokens, replace_from, replace_to)
-    return outputs[0], outputs[1], outputs[2]  # type: ignore[return-value]
+    return outputs[0], outputs[1], outputs[2]
 
 
 def expand_kernel(

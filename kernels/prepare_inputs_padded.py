@@ -22,15 +22,15 @@ def drafted_tokens(cu_num_draft_tokens_ptr, first, num_reqs, BLOCK_SIZE: tl.cons
     lane = tl.arange(0, BLOCK_SIZE)
     inside = first + lane < num_reqs
     until = tl.load(cu_num_draft_tokens_ptr + first + lane, mask=inside, other=0)
-    # A load before the first element is a fault on the NPU even where its mask is false, and one from a place that
-    # is computed lane by lane is a loop over scalars: so the first block is shifted after it was loaded.
+    # A load before the first element is a fault on the NPU even where its mask is false, and one from a place
+    # that is computed lane by lane is a loop over scalars: so the first block is shifted after it was loaded.
     before = tl.load(cu_num_draft_tokens_ptr + tl.maximum(first - 1, 0) + lane, mask=inside, other=0)
     if first == 0:
         before = tl.sum(tl.where(lane[None, :] + 1 == lane[:, None], before[None, :], 0), 1)
     return tl.where(inside, until - before, 0)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def rejected_tokens(drafted, valid):  # type: ignore[no-untyped-def]
     return tl.where(drafted > 0, drafted + 1 - tl.maximum(valid, 1), 0)
 
@@ -103,8 +103,8 @@ def _launch(
     num_rejected_tokens: torch.Tensor | None,
 ) -> None:
     num_reqs = cu_num_draft_tokens.shape[0]
-    # On a GPU a single request is the fastest (H200, 1 request: 1.09 us, 1.24 us in a block of 8), while there is a
-    # multiprocessor for each.
+    # On a GPU a single request is the fastest (H200, 1 request: 1.09 us, 1.24 us in a block of 8), while
+    # there is a multiprocessor for each.
     block_size = BLOCK_SIZE if on_npu() or num_reqs > vector_cores() else 1
     blocks = triton.cdiv(num_reqs, block_size)
     number = programs(blocks)

@@ -128,7 +128,8 @@ def prepare_next_token_padded(
     """Next tokens and numbers of valid sampled tokens of a padded batch.
 
     Args:
-        sampled_token_ids: int32 [num_reqs, max_spec_len + 1]; -1 and ids outside the vocabulary are not valid.
+        sampled_token_ids: int32 [num_reqs, max_spec_len + 1]; -1 and ids outside the vocabulary are not
+            valid.
         discard_request_mask: bool [num_reqs] or longer, requests whose tokens are discarded.
         backup_next_token_ids: int32 [num_reqs] or longer, the next token of a request without a valid one.
         vocab_size: of the target.
@@ -154,7 +155,8 @@ def prepare_drafting(
     cu_num_draft_tokens: torch.Tensor,
     query_start_loc: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """:func:`prepare_next_token_padded` and :func:`~.prepare_inputs_padded.prepare_inputs_padded` in one launch.
+    """:func:`prepare_next_token_padded` and :func:`~.prepare_inputs_padded.prepare_inputs_padded` in one
+    launch.
 
     Returns:
         next_token_ids, valid_sampled_tokens_count, token_indices_to_sample, num_rejected_tokens: int32

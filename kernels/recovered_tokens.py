@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The token that takes the place of a rejected draft token, sampled from what the target has beyond the draft.
+"""The token that takes the place of a rejected draft token, sampled from what the target has beyond the
+draft.
 
 Stands for the ``sample_recovered_tokens_kernel`` of vLLM and of vllm-ascend.
 
-The vocabulary is cut into tiles, and each tile of each draft token is work of its own, so that one request keeps
-every core busy. The best of each tile goes to memory; a second, small kernel takes the best of them.
+The vocabulary is cut into tiles, and each tile of each draft token is work of its own, so that one request
+keeps every core busy. The best of each tile goes to memory; a second, small kernel takes the best of them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from vllm.triton_utils import tl, triton
 
 from ._dispatch import programs, use_triton, vector_cores
 
-# Entries of the vocabulary handled at a time. Three float32 tiles, each in two buffers, and what is computed from them
-# take 181,672 of the 196,608 bytes of an Ascend 910B's core at 4,096.
+# Entries of the vocabulary handled at a time. Three float32 tiles, each in two buffers, and what is computed
+# from them take 181,672 of the 196,608 bytes of an Ascend 910B's core at 4,096.
 TILE = 4096
 # Where that would leave cores idle.
 SMALL_TILE = 1024
@@ -111,12 +112,13 @@ def recovered_tokens(
     q: torch.Tensor,
     max_spec_len: int,
 ) -> None:
-    """Write for each draft token the one to take in its place: the largest (target - draft) / q, the lowest token
-    of equal ones. With q from the exponential distribution that samples target - draft where it is positive.
+    """Write for each draft token the one to take in its place: the largest (target - draft) / q, the lowest
+    token of equal ones. With q from the exponential distribution that samples target - draft where it is
+    positive.
 
     Args:
-        output_token_ids: int32 [num_tokens], written to. What becomes of tokens that `cu_num_draft_tokens` does
-            not count, or of more than `max_spec_len` of a request, is not defined.
+        output_token_ids: int32 [num_tokens], written to. What becomes of tokens that `cu_num_draft_tokens`
+            does not count, or of more than `max_spec_len` of a request, is not defined.
         cu_num_draft_tokens: int32 [num_reqs], inclusive cumulative sum of the drafted tokens of each request.
         draft_token_ids: int32 [num_tokens], looked at only without `draft_probs`; any values.
         draft_probs: float32 [num_tokens, vocab_size]; None: 1 for each draft token.

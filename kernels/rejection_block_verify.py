@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rejection sampling of random requests by blocks: the longest prefix that passes is accepted, whatever came of
-the tokens within it.
+"""Rejection sampling of random requests by blocks: the longest prefix that passes is accepted, whatever came
+of the tokens within it.
 
 Stands for vllm-ascend's ``rejection_random_sample_block_verify_kernel``.
 """
@@ -125,9 +125,9 @@ def rejection_block_verify(
     uniform_probs: torch.Tensor,
     is_greedy: torch.Tensor | None,
 ) -> None:
-    """Write the tokens of random requests: the longest prefix of the draft whose ratio of probabilities, never
-    let past 1 on the way, is at least the product of its uniform numbers, then the recovered token, or the bonus
-    token where all are accepted.
+    """Write the tokens of random requests: the longest prefix of the draft whose ratio of probabilities,
+    never let past 1 on the way, is at least the product of its uniform numbers, then the recovered token, or
+    the bonus token where all are accepted.
 
     The arguments are those of :func:`..rejection_random.rejection_random`. No prefix passes that has a token
     outside the vocabulary, of probability 0, or whose probabilities are not numbers.

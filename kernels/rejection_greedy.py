@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rejection sampling of greedy requests: draft tokens are accepted while they are the target's own.
 
-Stands for vLLM's ``rejection_greedy_sample_kernel`` and for vllm-ascend's ``rejection_greedy_sample_triton`` and
-``rejection_greedy_sample_spec_len_1_triton``.
+Stands for vLLM's ``rejection_greedy_sample_kernel`` and for vllm-ascend's ``rejection_greedy_sample_triton``
+and ``rejection_greedy_sample_spec_len_1_triton``.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ def rejection_greedy(
     bonus_token_ids: torch.Tensor,
     is_greedy: torch.Tensor | None = None,
 ) -> None:
-    """Write the tokens of greedy requests: the target's up to the first that is not the draft's, and the bonus
-    token where all are.
+    """Write the tokens of greedy requests: the target's up to the first that is not the draft's, and the
+    bonus token where all are.
 
     Args:
-        output_token_ids: int32 [num_reqs, max_spec_len + 1], written to; what follows a rejected token and the
-            rows of other requests are left as they are.
+        output_token_ids: int32 [num_reqs, max_spec_len + 1], written to; what follows a rejected token and
+            the rows of other requests are left as they are.
         cu_num_draft_tokens: int32 [num_reqs], inclusive cumulative sum of the drafted tokens of each request.
             At most max_spec_len of a request are looked at. None: one each.
         draft_token_ids: int32 [num_tokens], any values.

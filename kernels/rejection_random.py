@@ -15,7 +15,7 @@ from ._dispatch import MIN_POSITIONS, on_npu, programs, use_triton
 from ._rows import drafted, in_rows, probability
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _one_by_one(  # type: ignore[no-untyped-def]
     output_ptr,
     draft_token_ids_ptr,
@@ -106,7 +106,8 @@ def _kernel(  # type: ignore[no-untyped-def]
     AT_ONCE: tl.constexpr,
     STRIDE: tl.constexpr,
 ):
-    # What is only moved, or comes with a wait anyway, is loaded as a vector of one: a scalar load stalls a core of an NPU.
+    # What is only moved, or comes with a wait anyway, is loaded as a vector of one: a scalar load stalls a
+    # core of an NPU.
     one = tl.arange(0, 1)
     end = num_reqs if STRIDE else tl.program_id(0) + 1
     for request in range(tl.program_id(0), end, tl.num_programs(0) if STRIDE else 1):
@@ -197,8 +198,8 @@ def rejection_random(
     uniform_probs: torch.Tensor,
     is_greedy: torch.Tensor | None,
 ) -> None:
-    """Write the tokens of random requests: draft tokens up to the first that is rejected, the recovered token in
-    its place, or the bonus token where all are accepted.
+    """Write the tokens of random requests: draft tokens up to the first that is rejected, the recovered token
+    in its place, or the bonus token where all are accepted.
 
     Args:
         output_token_ids: int32 [num_reqs, max_spec_len + 1], written to; what follows the last token and the
@@ -206,8 +207,8 @@ def rejection_random(
         cu_num_draft_tokens: int32 [num_reqs], inclusive cumulative sum of the drafted tokens of each request.
             At most max_spec_len of a request are looked at.
         draft_token_ids: int32 [num_tokens]; one that is not in the vocabulary is rejected.
-        draft_probs: float32 [num_tokens, vocab_size]; None: 1 for each draft token. A token with probability 0
-            or none (NaN) is rejected.
+        draft_probs: float32 [num_tokens, vocab_size]; None: 1 for each draft token. A token with probability
+            0 or none (NaN) is rejected.
         target_probs: float32 [num_tokens, vocab_size].
         bonus_token_ids: int32 [num_reqs] or [num_reqs, 1].
         recovered_token_ids: int32 [num_tokens].

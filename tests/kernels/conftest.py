@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels run in Triton's interpreter on the emulated NPU, which must be said before torch is imported; the hosts are
-left as they are, to be compared with."""
+"""Kernels run in Triton's interpreter on the emulated NPU, which must be said before torch is imported; the
+hosts are left as they are, to be compared with."""
 
 from __future__ import annotations
 

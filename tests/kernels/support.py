@@ -33,8 +33,8 @@ def examples(number: int) -> Callable[[Any], Any]:
 class Memory:
     """Tensors between poisoned borders, and a watch on what Triton's interpreter loads and stores.
 
-    An access to a border is an error, and so is an address before a tensor even where its mask is false: an NPU
-    faults on it. Borders that were written to by other means are found at the end.
+    An access to a border is an error, and so is an address before a tensor even where its mask is false: an
+    NPU faults on it. Borders that were written to by other means are found at the end.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,8 @@ class Memory:
     def _watch(self, what: str, addresses: Any, mask: Any) -> None:
         addresses, mask = np.atleast_1d(addresses).ravel(), np.atleast_1d(mask).ravel()
         taken = addresses[mask]
-        # A block may end behind its tensor, in what is another's border, where its mask is false; it may not begin so.
+        # A block may end behind its tensor, in what is another's border, where its mask is false; it may not
+        # begin so.
         for where, borders, hits in (
             ("before", self._low, (np.array([addresses.min()]), taken)),
             ("behind", self._high, (taken,)),

@@ -44,7 +44,8 @@ class Batch:
         return [
             memory.filled((rows,), UNTOUCHED), memory.filled((rows,), UNTOUCHED, torch.int64),
             memory.filled((rows,), 0, torch.bool), memory.filled((rows,), 0, torch.bool),
-            memory.filled((self.slots * len(self.lens),), UNTOUCHED), memory.filled((sum(self.lens),), UNTOUCHED),
+            memory.filled((self.slots * len(self.lens),), UNTOUCHED),
+            memory.filled((sum(self.lens),), UNTOUCHED),
         ]  # fmt: skip
 
     def given(self, memory: Memory, give: Callable[..., None]) -> list[list[Any]]:
@@ -52,8 +53,8 @@ class Batch:
         starts = self.starts
         ends = [start - 1 - rejected for start, rejected in zip(starts[1:], self.rejected, strict=True)]
         give(
-            *self.inputs(memory), *outputs, memory.tensor(starts), memory.tensor(ends), PADDING, MASKED, self.slots,
-            self.shift,
+            *self.inputs(memory), *outputs, memory.tensor(starts), memory.tensor(ends),
+            PADDING, MASKED, self.slots, self.shift,
         )  # fmt: skip
         return [output.tolist() for output in outputs]
 
@@ -135,10 +136,11 @@ def test_it_gives_what_the_kernel_it_stands_for_gives(batch: Batch) -> None:
     def launch_as_vllm(find: Callable[[str], Any]) -> Callable[..., None]:
         def give(*arguments: Any) -> None:
             names = (
-                "target_token_ids_ptr target_positions_ptr next_token_ids_ptr out_input_ids_ptr out_positions_ptr "
-                "out_is_rejected_token_mask_ptr out_is_masked_token_mask_ptr out_new_token_indices_ptr "
-                "out_hidden_state_mapping_ptr query_start_loc_ptr query_end_loc_ptr padding_token_id "
-                "parallel_drafting_token_id num_padding_slots_per_request shift_input_ids"
+                "target_token_ids_ptr target_positions_ptr next_token_ids_ptr out_input_ids_ptr "
+                "out_positions_ptr out_is_rejected_token_mask_ptr out_is_masked_token_mask_ptr "
+                "out_new_token_indices_ptr out_hidden_state_mapping_ptr query_start_loc_ptr "
+                "query_end_loc_ptr padding_token_id parallel_drafting_token_id "
+                "num_padding_slots_per_request shift_input_ids"
             )
             find(VLLM["copy_and_expand_eagle_inputs_kernel"])[(number, -(-longest // block))](
                 **dict(zip(names.split(), arguments, strict=True)),
@@ -157,7 +159,7 @@ def test_requests_without_rows_at_the_end_of_a_padded_batch() -> None:
     batch = Batch([3, 2], [1, 0], 2, False)
     for give in (kernel.copy_and_expand_inputs, kernel.reference):
         with Memory() as memory:
-            ids, positions, next_ids = batch.inputs(memory)
+            ids, positions, _ = batch.inputs(memory)
             outputs = batch.outputs(memory)
             outputs = [
                 memory.filled((9 + 4,), UNTOUCHED, o.dtype)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What comes out of rejection sampling is distributed as it should be: chi-square tests with fixed seeds.
 
-The references sample 200,000 requests, the kernels, which Triton's interpreter runs, 300. Token by token the output
-has the target's distribution. By blocks it has not (docs/kernels.md): vllm-ascend compares products of uniform
-numbers, and how many tokens are then accepted is what is tested.
+The references sample 200,000 requests, the kernels, which Triton's interpreter runs, 300. Token by token the
+output has the target's distribution. By blocks it has not (docs/kernels.md): vllm-ascend compares products of
+uniform numbers, and how many tokens are then accepted is what is tested.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def recover_by_kernel(cu: torch.Tensor, ids: torch.Tensor, *rest: Any) -> torch.
 
 
 def likelihood(observed: torch.Tensor, expected: torch.Tensor) -> float:
-    """Probability of counts at least as far from `expected` (probabilities); cells that cannot be must be empty."""
+    """Probability of counts at least as far from `expected` (probabilities); cells that cannot be must be
+    empty."""
     observed, expected = observed.flatten().double(), expected.flatten().double()
     possible = expected > 0
     assert observed[~possible].sum() == 0
@@ -88,7 +89,7 @@ def test_token_by_token_the_output_is_the_targets(
 ) -> None:
     number, launch, recover, npu = WAYS[way]
     monkeypatch.setattr(random, "on_npu", lambda: npu)
-    draft, rows = sample(number, 7, launch, recover, ngram)
+    _, rows = sample(number, 7, launch, recover, ngram)
     for position in range(LENGTH + 1):
         assert likelihood(counts(rows[:, position]), TARGET[position]) > UNLIKELY
     # Of the tokens that are there, as many are the draft's as the two distributions have in common.
@@ -102,8 +103,9 @@ def test_token_by_token_the_output_is_the_targets(
 
 
 def accepted_by_blocks(draft: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """[16, 3]: probability of each pair of draft tokens with 0, 1, 2 accepted, integrated by hand. With a <= 1 the
-    first ratio, b <= 1 the second and u, v uniform: two are accepted if u v <= b, else one if u <= a."""
+    """[16, 3]: probability of each pair of draft tokens with 0, 1, 2 accepted, integrated by hand. With a <=
+    1 the first ratio, b <= 1 the second and u, v uniform: two are accepted if u v <= b, else one if u <=
+    a."""
     cells = torch.zeros((VOCAB, VOCAB, 3), dtype=torch.float64)
     for x in range(VOCAB):
         for y in range(VOCAB):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""prepare_next_token_padded and prepare_drafting: kernel, reference, vLLM's kernels and a loop say the same."""
+"""prepare_next_token_padded and prepare_drafting: kernel, reference, vLLM's kernels and a loop say the
+same."""
 
 from __future__ import annotations
 

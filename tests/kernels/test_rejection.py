@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rejection sampling, greedy, random and by blocks: kernels, references, the hosts' kernels and loops say the same."""
+"""Rejection sampling, greedy, random and by blocks: kernels, references, the hosts' kernels and loops say
+the same."""
 
 from __future__ import annotations
 
@@ -52,8 +53,9 @@ class Sampling:
         draft = ids(tokens)
         argmax = torch.where(torch.rand(tokens, generator=g) < 0.7, draft, ids(tokens)).long()
         return cls(
-            batch, draft, argmax, None if ngram else probs(), probs() * (vocab / 2 if ngram else 1), ids(requests, 1),
-            ids(tokens), torch.rand(tokens, generator=g), torch.rand(requests, generator=g) < 0.3,
+            batch, draft, argmax, None if ngram else probs(), probs() * (vocab / 2 if ngram else 1),
+            ids(requests, 1), ids(tokens), torch.rand(tokens, generator=g),
+            torch.rand(requests, generator=g) < 0.3,
         )  # fmt: skip
 
     def greedy_arguments(self, memory: Memory) -> tuple[Any, ...]:
@@ -69,8 +71,9 @@ class Sampling:
         draft_probs = None if self.draft_probs is None else memory.tensor(self.draft_probs, torch.float32)
         return (
             memory.tensor(self.batch.cu), memory.tensor(self.draft), draft_probs,
-            memory.tensor(self.target_probs, torch.float32), memory.tensor(self.bonus), memory.tensor(self.recovered),
-            memory.tensor(self.uniform, dtype), memory.tensor(self.is_greedy, torch.bool),
+            memory.tensor(self.target_probs, torch.float32), memory.tensor(self.bonus),
+            memory.tensor(self.recovered), memory.tensor(self.uniform, dtype),
+            memory.tensor(self.is_greedy, torch.bool),
         )  # fmt: skip
 
     def rows(self, memory: Memory, fill: int = UNTOUCHED) -> torch.Tensor:

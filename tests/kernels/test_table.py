@@ -75,7 +75,7 @@ def test_asking_for_triton_without_it_says_what_to_do(
 
 
 def test_the_table_loads_nothing() -> None:
-    program = "import sys, ascend_specpatch.kernels; print(*{'torch', 'triton', 'vllm', 'vllm_ascend'} & set(sys.modules))"
+    program = "import sys, ascend_specpatch.kernels; print(*sys.modules)"
     environment = {
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
         "PYTHONPATH": ":".join(sys.path),
@@ -84,7 +84,8 @@ def test_the_table_loads_nothing() -> None:
     found = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
-    assert found.stdout.split() == []
+    assert "ascend_specpatch.kernels" in found.stdout.split()
+    assert {"torch", "triton", "vllm", "vllm_ascend"}.isdisjoint(found.stdout.split())
 
 
 @pytest.mark.parametrize("name", kernels.TABLE)
@@ -213,7 +214,8 @@ def launch_all(number: int, length: int = 3, vocab: int = 32_000) -> None:
         *(integers(total + number).bool() for _ in "12"),
     ]
     copy_and_expand_inputs.copy_and_expand_inputs(
-        integers(total), integers(total).long(), one, *outputs, one, integers(total), integers(number + 1), one, 0, 1, 1, False
+        integers(total), integers(total).long(), one, *outputs, one, integers(total),
+        integers(number + 1), one, 0, 1, 1, False,
     )  # fmt: skip
 
 
