@@ -15,6 +15,9 @@ _PROGRAMS_PER_SM = 32
 # instruction; for an NPU four times the least that it moves.
 MIN_POSITIONS = 32
 
+# Draft tokens of a request at most, as in vLLM.
+MAX_SPEC_LEN = 128
+
 
 @functools.cache
 def implementation() -> Literal["triton", "torch", "upstream"]:
@@ -89,3 +92,11 @@ class StandIn:
 
     def __repr__(self) -> str:
         return f"<{self._launch.__module__}.{self._launch.__name__} in place of {self._upstream!r}>"
+
+
+def lanes_up_to(most: int, least: int = 8) -> list[int]:
+    """The lengths of vectors that hold 1 to `most` elements: powers of two from `least` on."""
+    lengths = [least]
+    while lengths[-1] < most:
+        lengths.append(2 * lengths[-1])
+    return lengths

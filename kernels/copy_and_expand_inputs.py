@@ -15,10 +15,14 @@ given hidden states).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
 import torch
 from vllm.triton_utils import tl, triton
 
-from ._dispatch import programs, use_triton
+from ._dispatch import MAX_SPEC_LEN, lanes_up_to, programs, use_triton
 
 # Rows a program writes at a time, where requests are long and where they only decode.
 BLOCK_SIZE = 256
@@ -62,9 +66,9 @@ def _kernel(  # type: ignore[no-untyped-def]
         num_rows = valid + num_slots + next_start - end - 1
         next_token = tl.load(next_token_ids_ptr + request)
         # A request without rows may start behind the last position.
-        first_position = tl.load(target_positions_ptr + tl.minimum(start, total_input_tokens - 1)).to(
-            tl.int32
-        )
+        first_position = tl.load(
+            target_positions_ptr + tl.maximum(tl.minimum(start, total_input_tokens - 1), 0)
+        ).to(tl.int32)
         tl.store(
             out_new_token_indices_ptr + request * num_slots + slot,
             out_start + valid + slot,
@@ -278,3 +282,30 @@ def copy_and_expand_eagle_inputs_kernel(
         num_padding_slots_per_request,
         shift_input_ids,
     )
+
+
+def compile_cases() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any]]]:
+    """What the launcher can have compiled for an NPU: name, kernel, signature, constants."""
+    types = {
+        "target_token_ids_ptr": "*i32",
+        "target_positions_ptr": "*i64",
+        "next_token_ids_ptr": "*i32",
+        "out_input_ids_ptr": "*i32",
+        "out_positions_ptr": "*i64",
+        "out_is_rejected_token_mask_ptr": "*i8",
+        "out_is_masked_token_mask_ptr": "*i8",
+        "out_new_token_indices_ptr": "*i32",
+        "out_hidden_state_mapping_ptr": "*i32",
+        "query_start_loc_ptr": "*i32",
+        "query_end_loc_ptr": "*i32",
+        "padding_token_id": "i32",
+        "parallel_drafting_token_id": "i32",
+        "total_input_tokens": "i32",
+        "num_reqs": "i32",
+        "num_slots": "i32",
+    }
+    blocks, slots = (SMALL_BLOCK_SIZE, BLOCK_SIZE), lanes_up_to(MAX_SPEC_LEN + 1)
+    for block_size, shift, size, strides in product(blocks, (0, 1), slots, (False, True)):
+        name = f"block {block_size}, {size} slots" + ", shifted" * shift + ", many" * strides
+        constants = {"BLOCK_SIZE": block_size, "SHIFT": shift, "SLOTS": size, "STRIDE": strides}
+        yield name, _kernel, types, constants

@@ -7,6 +7,7 @@ they do in up to three.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -160,3 +161,22 @@ def expand_kernel(
 ) -> None:
     """In place of vLLM's and of vllm-ascend's."""
     expand(output_ptr, input_ptr, cu_num_tokens_ptr, replace_from, replace_to)
+
+
+def compile_cases() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any]]]:
+    """What the launcher can have compiled for an NPU: name, kernel, signature, constants."""
+    types = {"cu_num_tokens_ptr": "*i32", "replace_from": "i32", "replace_to": "i32", "num_reqs": "i32"}
+    inputs = ("output_ptr", "input_ptr")
+    second = ("second_output_ptr", "second_input_ptr")
+    third = ("third_output_ptr", "third_input_ptr")
+    for strides in (False, True):
+        size = {"MAX_SPEC_LEN": MAX_SPEC_LEN, "STRIDE": strides}
+        many = ", many" * strides
+        for kind in ("*fp32", "*i32"):
+            one = {**types, **dict.fromkeys(inputs, kind)}
+            yield f"one of {kind[1:]}{many}", _kernel, one, {**size, **dict.fromkeys(second + third)}
+        one = {**types, **dict.fromkeys(inputs, "*fp32")}
+        top_k, top_p = dict.fromkeys(second, "*i32"), dict.fromkeys(third, "*fp32")
+        yield f"with top k{many}", _kernel, {**one, **top_k}, {**size, **dict.fromkeys(third)}
+        yield f"with top p{many}", _kernel, {**one, **top_p}, {**size, **dict.fromkeys(second)}
+        yield f"with both{many}", _kernel, {**one, **top_k, **top_p}, size

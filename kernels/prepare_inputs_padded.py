@@ -7,6 +7,9 @@ Stands for vLLM's ``eagle_prepare_inputs_padded_kernel`` and for vllm-ascend's
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from vllm.triton_utils import tl, triton
 
@@ -160,3 +163,19 @@ def prepare_inputs_padded_kernel(
         None,
         num_reqs,
     )
+
+
+def compile_cases() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any]]]:
+    """What the launcher can have compiled for an NPU: name, kernel, signature, constants."""
+    types = {
+        "cu_num_draft_tokens_ptr": "*i32",
+        "valid_sampled_tokens_count_ptr": "*i32",
+        "query_start_loc_ptr": "*i32",
+        "token_indices_to_sample_ptr": "*i32",
+        "num_reqs": "i32",
+    }
+    for strides in (False, True):
+        constants = {"BLOCK_SIZE": BLOCK_SIZE, "STRIDE": strides}
+        name = "many" if strides else "few"
+        yield name, _kernel, {**types, "num_rejected_tokens_ptr": "*i32"}, constants
+        yield f"{name}, without counts", _kernel, types, {**constants, "num_rejected_tokens_ptr": None}

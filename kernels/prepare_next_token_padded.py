@@ -7,11 +7,15 @@ Stands for vLLM's ``eagle_prepare_next_token_padded_kernel``; :func:`prepare_dra
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
 import torch
 from vllm.triton_utils import tl, triton
 
 from . import prepare_inputs_padded
-from ._dispatch import programs, use_triton
+from ._dispatch import MAX_SPEC_LEN, lanes_up_to, programs, use_triton
 from .prepare_inputs_padded import drafted_tokens, rejected_tokens
 
 # Requests a program handles at a time: 8 int32 are the 32 bytes that an NPU moves at least.
@@ -214,3 +218,29 @@ def eagle_prepare_next_token_padded_kernel(
             sampled_token_ids_ptr[:num_reqs], discard_request_mask_ptr, backup_next_token_ids_ptr, vocab_size
         )
         next_token_ids_ptr[:num_reqs], valid_sampled_tokens_count_ptr[:num_reqs] = results
+
+
+def compile_cases() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any]]]:
+    """What the launcher can have compiled for an NPU: name, kernel, signature, constants."""
+    types = {
+        "sampled_token_ids_ptr": "*i32",
+        "discard_request_mask_ptr": "*i1",
+        "backup_next_token_ids_ptr": "*i32",
+        "next_token_ids_ptr": "*i32",
+        "valid_sampled_tokens_count_ptr": "*i32",
+        "vocab_size": "i32",
+        "num_sampled_tokens": "i32",
+        "num_reqs": "i32",
+        "stride": "i32",
+    }
+    inputs = (
+        "cu_num_draft_tokens_ptr",
+        "query_start_loc_ptr",
+        "token_indices_to_sample_ptr",
+        "num_rejected_tokens_ptr",
+    )
+    for tokens, strides in product(lanes_up_to(MAX_SPEC_LEN + 1), (False, True)):
+        sizes = {"BLOCK_SIZE": BLOCK_SIZE, "TOKENS": tokens, "STRIDE": strides}
+        name = f"{tokens} tokens" + ", many" * strides
+        yield name, _kernel, types, {**sizes, **dict.fromkeys(inputs)}
+        yield f"{name}, and inputs", _kernel, {**types, **dict.fromkeys(inputs, "*i32")}, sizes

@@ -10,12 +10,13 @@ keeps every core busy. The best of each tile goes to memory; a second, small ker
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from vllm.triton_utils import tl, triton
 
-from ._dispatch import programs, use_triton, vector_cores
+from ._dispatch import lanes_up_to, programs, use_triton, vector_cores
 
 # Entries of the vocabulary handled at a time. Three float32 tiles, each in two buffers, and what is computed
 # from them take 181,672 of the 196,608 bytes of an Ascend 910B's core at 4,096.
@@ -183,3 +184,25 @@ def sample_recovered_tokens_kernel(
         q_ptr,
         grid[1],
     )
+
+
+def compile_cases() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any]]]:
+    """What the launcher can have compiled for an NPU: name, kernel, signature, constants."""
+    types = {
+        "best_ptr": "*i32",
+        "cu_num_draft_tokens_ptr": "*i32",
+        "draft_token_ids_ptr": "*i32",
+        "target_probs_ptr": "*fp32",
+        "q_ptr": "*fp32",
+        "num_items": "i32",
+        "max_spec_len": "i32",
+        "vocab_size": "i32",
+        "tiles": "i32",
+    }
+    for tile in (TILE, SMALL_TILE):
+        yield f"tile {tile}", _best_of_tiles, {**types, "draft_probs_ptr": "*fp32"}, {"TILE": tile}
+        yield f"tile {tile}, no draft probs", _best_of_tiles, types, {"TILE": tile, "draft_probs_ptr": None}
+    types = {"output_token_ids_ptr": "*i32", "best_ptr": "*i32", "num_tokens": "i32", "tiles": "i32"}
+    # Vocabularies of up to 2^18 tokens, the small tile.
+    for tiles in lanes_up_to(2**18 // SMALL_TILE):
+        yield f"{tiles} tiles", _best_of_all, types, {"TILES": tiles}

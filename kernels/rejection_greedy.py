@@ -7,10 +7,14 @@ and ``rejection_greedy_sample_spec_len_1_triton``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
 import torch
 from vllm.triton_utils import tl, triton
 
-from ._dispatch import MIN_POSITIONS, programs, use_triton
+from ._dispatch import MAX_SPEC_LEN, MIN_POSITIONS, lanes_up_to, programs, use_triton
 from ._rows import drafted, in_rows
 
 
@@ -180,3 +184,24 @@ def rejection_greedy_sample_spec_len_1_triton(
 ) -> None:
     """In place of vllm-ascend's."""
     rejection_greedy(output_token_ids_ptr, None, draft_token_ids_ptr, target_argmax_ptr, bonus_token_ids_ptr)
+
+
+def compile_cases() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any]]]:
+    """What the launcher can have compiled for an NPU: name, kernel, signature, constants."""
+    types = {
+        "output_token_ids_ptr": "*i32",
+        "draft_token_ids_ptr": "*i32",
+        "target_argmax_ptr": "*i64",
+        "bonus_token_ids_ptr": "*i32",
+        "num_reqs": "i32",
+        "max_spec_len": "i32",
+    }
+    ends, greedy = {"cu_num_draft_tokens_ptr": "*i32"}, {"is_greedy_ptr": "*i1"}
+    for positions, strides in product(lanes_up_to(MAX_SPEC_LEN + 1, MIN_POSITIONS), (False, True)):
+        size: dict[str, Any] = {"POSITIONS": positions, "STRIDE": strides}
+        name = f"{positions} positions" + ", many" * strides
+        yield name, _kernel, {**types, **ends, **greedy}, size
+        yield f"{name}, all greedy", _kernel, {**types, **ends}, {**size, "is_greedy_ptr": None}
+        if positions == MIN_POSITIONS:
+            constants = {**size, "is_greedy_ptr": None, "cu_num_draft_tokens_ptr": None}
+            yield f"{name}, one draft token each", _kernel, types, constants

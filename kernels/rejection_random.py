@@ -6,12 +6,14 @@ Stands for the ``rejection_random_sample_kernel`` of vLLM and of vllm-ascend.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import torch
 from vllm.triton_utils import tl, triton
 
-from ._dispatch import MIN_POSITIONS, on_npu, programs, use_triton
+from ._dispatch import MAX_SPEC_LEN, MIN_POSITIONS, lanes_up_to, on_npu, programs, use_triton
 from ._rows import drafted, in_rows, probability
 
 
@@ -279,3 +281,26 @@ def rejection_random_sample_kernel(
         uniform_probs_ptr,
         is_greedy_ptr,
     )
+
+
+def compile_cases() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any]]]:
+    """What the launcher can have compiled for an NPU: name, kernel, signature, constants."""
+    types = {
+        "output_token_ids_ptr": "*i32",
+        "cu_num_draft_tokens_ptr": "*i32",
+        "draft_token_ids_ptr": "*i32",
+        "target_probs_ptr": "*fp32",
+        "bonus_token_ids_ptr": "*i32",
+        "recovered_token_ids_ptr": "*i32",
+        "uniform_probs_ptr": "*fp32",
+        "num_reqs": "i32",
+        "max_spec_len": "i32",
+        "vocab_size": "i32",
+    }
+    greedy, probs = {"is_greedy_ptr": "*i1"}, {"draft_probs_ptr": "*fp32"}
+    for positions, strides in product(lanes_up_to(MAX_SPEC_LEN + 1, MIN_POSITIONS), (False, True)):
+        size: dict[str, Any] = {"POSITIONS": positions, "STRIDE": strides, "AT_ONCE": False}
+        name = f"{positions} positions" + ", many" * strides
+        yield name, _kernel, {**types, **greedy, **probs}, size
+        yield f"{name}, no draft probs", _kernel, {**types, **greedy}, {**size, "draft_probs_ptr": None}
+        yield f"{name}, none greedy", _kernel, {**types, **probs}, {**size, "is_greedy_ptr": None}
