@@ -176,6 +176,42 @@ def test_random(name: str, batch: Drafts, seed: int, ngram: bool, how: str) -> N
             assert rows.tolist() == want
 
 
+@pytest.mark.parametrize("how", sorted(FORMS))
+@pytest.mark.parametrize("name", RANDOM)
+def test_many_requests(name: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch, _, rule = RANDOM[name]
+    form(monkeypatch, how)
+    s = Sampling.make(Drafts([i % 8 for i in range(200)], 7), 1)
+    with Memory() as memory:
+        rows = s.rows(memory)
+        launch(rows, *s.random_arguments(memory))
+        assert rows.tolist() == by_hand(s, rule, (~s.is_greedy).tolist())
+
+
+@pytest.mark.parametrize("how", sorted(FORMS))
+@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.parametrize("ngram", [False, True])
+def test_a_ratio_equal_to_the_uniform_number_is_enough(
+    name: str, how: str, ngram: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch, reference, rule = RANDOM[name]
+    form(monkeypatch, how)
+    s = Sampling.make(Drafts([1, 1, 1], 1), 2, ngram=ngram)
+    s.is_greedy[:] = False
+    s.uniform = torch.tensor([1.0, 0.5, 0.25])
+    for token, ratio in enumerate([1.0, 0.5, 0.125]):
+        s.target_probs[token] = ratio
+        if s.draft_probs is not None:
+            s.target_probs[token], s.draft_probs[token] = ratio / 4, 0.25
+    want = by_hand(s, rule, [True] * 3)
+    assert [row[0] for row in want] == [int(s.draft[0]), int(s.draft[1]), int(s.recovered[2])]
+    for give in (launch, reference):
+        with Memory() as memory:
+            rows = s.rows(memory)
+            give(rows, *s.random_arguments(memory))
+            assert rows.tolist() == want
+
+
 @examples(5)
 @given(drafts(max_requests=90), seeds)
 def test_greedy_as_the_hosts_kernels(batch: Drafts, seed: int) -> None:
@@ -340,6 +376,7 @@ def test_more_draft_tokens_than_a_row_holds_stay_in_their_row() -> None:
     s = Sampling.make(Drafts([5, 2, 4], 5), 3)
     s.batch = Drafts([5, 2, 4], 2)  # of which rows of three are made
     s.is_greedy[:] = False
+    s.argmax, s.uniform = s.draft.long(), torch.zeros(11)  # all are accepted
     for launch, reference, _ in RANDOM.values():
         with Memory() as memory:
             rows, same = s.rows(memory), s.rows(memory)
