@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TextIO
 
 from ascend_specpatch import registry
 from ascend_specpatch.providers import described
@@ -38,8 +38,10 @@ def say_json(value: Any) -> None:
 
 def complain(text: str) -> None:
     """Say on stderr, in one line, why a command ends."""
-    with contextlib.suppress(OSError):
+    try:
         print(f"ascend-specpatch: {plain(text)}", file=sys.stderr)
+    except OSError:
+        _silence(sys.stderr)
 
 
 @contextlib.contextmanager
@@ -73,6 +75,7 @@ def reserved() -> Iterator[io.StringIO]:
                 with open(_stdout, "w", encoding=encoding, closefd=False) as stream:
                     stream.write(text)
         except OSError as error:
+            _silence(stdout)
             raise OutputError(f"stdout cannot be written: {error.strerror}") from error
 
 
@@ -105,6 +108,12 @@ def _move_stdout() -> None:
     if _stdout is None and _is_descriptor_1(sys.stdout):
         _stdout = os.dup(1)
         os.dup2(2, 1)
+
+
+def _silence(stream: TextIO) -> None:
+    """What is left in the buffer of a stream that fails must not fail once more at exit."""
+    with contextlib.suppress(OSError), open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), stream.fileno())
 
 
 def _is_descriptor_1(stream: object) -> bool:

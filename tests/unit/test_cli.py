@@ -216,6 +216,12 @@ def test_whatever_else_prints_prints_to_stderr(checkout: Path, command: str) -> 
     assert not said & set(shell(checkout, command, NOISY).stdout.splitlines())
 
 
+@pytest.mark.parametrize(("command", "code"), [("list", cli.READER_GONE), ("explain nobody", cli.BAD_USAGE)])
+def test_the_reader_of_both_streams_may_go_away(checkout: Path, command: str, code: int) -> None:
+    done = shell(checkout, f"{command} 2>&1 | (exec <&-; sleep 2); echo ${{PIPESTATUS[0]}}")
+    assert done.stdout == f"{code}\n"
+
+
 def test_a_second_report_is_written_too(checkout: Path) -> None:
     program = "from ascend_specpatch.cli import main; main(['list']); main(['list'])"
     once, twice = shell(checkout, "list").stdout, shell(checkout, "", program).stdout
