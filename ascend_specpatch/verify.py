@@ -146,6 +146,7 @@ def _update(patches: Sequence[Patch], pair: HostPair, options: argparse.Namespac
     for patch in patches:
         by_path.setdefault(str(options.file or fingerprints.path_for(patch)), []).append(patch)
     changes: dict[str, list[str]] = {}
+    after: list[VerifiedSource] = []
     for path, its in by_path.items():
         before = _read(Path(path)) if os.path.lexists(path) else VerifiedSource(path, {})
         names = [name for patch in its for name in fingerprints.leans_on(patch)]
@@ -156,7 +157,9 @@ def _update(patches: Sequence[Patch], pair: HostPair, options: argparse.Namespac
         old = before.pairs.get(str(pair), {})
         changes[path] = _changes(_by_name(old), _by_name(record))
         if old != record:
-            _write(Path(path), VerifiedSource(path, {**before.pairs, str(pair): record}).text())
+            after.append(VerifiedSource(path, {**before.pairs, str(pair): record}))
+    for verified in after:  # once nothing was found to be wrong in any
+        _write(Path(verified.path), verified.text())
     if options.json:
         say_json({"pair": str(pair), "changes": changes})
     else:

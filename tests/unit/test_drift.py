@@ -259,6 +259,21 @@ def test_a_declaration_that_cannot_be_read_is_said(site: Path, capsys: pytest.Ca
     assert "LEANS_ON of made_bodies.needs is not a literal" in capsys.readouterr().err
 
 
+def test_update_writes_no_file_where_another_cannot_be_made(
+    site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = site / "made_bodies/verified_source.json"
+    before = path.read_text()
+    write(site, changed(VLLM, "return 1", "return 2"))
+    write(site, {"made_others/__init__.py": "", "made_others/body.py": "LEANS_ON = compute()\n"})
+    write(site, {"made_others/verified_source.json": '{"format": 1, "pairs": {}}'})
+    other = Patch("model_runner.other", "vllm.proposer", "", implementation="made_others.body")
+    monkeypatch.setattr(registry, "load", lambda: Registry((*PATCHES, other)))
+    assert run("verify", "--update") == 1
+    assert "LEANS_ON of made_others.body is not a literal" in capsys.readouterr().err
+    assert path.read_text() == before
+
+
 # drift
 
 
