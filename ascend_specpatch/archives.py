@@ -44,7 +44,7 @@ def reader(path: Path, package: str, modules: Collection[str]) -> Reader:
         raise
     # What the standard library raises for a damaged archive is of many kinds.
     except Exception as error:
-        raise ArchiveError(f"{path} cannot be read: {error or type(error).__name__}") from error
+        raise ArchiveError(f"{path} cannot be read: {str(error) or type(error).__name__}") from error
     if not best:
         raise ArchiveError(f"{path} has no package {package}")
 

@@ -392,7 +392,7 @@ def _digests(source: str | bytes, qualnames: tuple[str, ...]) -> Mapping[str, st
         found = {qualname: syntax.definitions(statements, qualname) for qualname in qualnames}
         return {qualname: syntax.digest(nodes) for qualname, nodes in found.items() if nodes}
     except (RecursionError, MemoryError) as error:
-        raise NoSource(f"its module is nested too deeply: {error or type(error).__name__}") from error
+        raise NoSource(f"its module is nested too deeply: {str(error) or type(error).__name__}") from error
     except syntax.ERRORS as error:
         raise NoSource(f"its module cannot be parsed: {error}") from error
 

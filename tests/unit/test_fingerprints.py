@@ -277,6 +277,13 @@ def test_source_that_is_nested_too_deeply_is_said(source: bytes) -> None:
     assert "nested too deeply: maximum recursion depth exceeded" in finding.detail
 
 
+def test_source_that_takes_too_much_to_parse_is_said() -> None:
+    record = {"m": ModuleRecord("0", {"x": "1"})}
+    (finding,) = compare(["m:x"], record, lambda module: b"x = " + b"-" * 99_999 + b"1")
+    assert finding.detail.startswith("its module ")
+    assert not finding.detail.endswith(": ")
+
+
 def test_a_comparison_keeps_the_order_and_tells_the_states_apart(site: Site) -> None:
     sources = {"m": b"def a(): pass\ndef b(): pass\ndef c(): pass\n", "n": b"d = 1\n"}
     record = record_of(["m:a", "m:b", "m:c", "n:d"], sources.__getitem__)
