@@ -4,11 +4,9 @@ extracted or executed, and links are ignored."""
 
 from __future__ import annotations
 
-import lzma
 import stat
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO
@@ -42,17 +40,11 @@ def reader(path: Path, package: str, modules: Collection[str]) -> Reader:
             module = wanted[tail]
             if module not in best or rank <= best[module][:2]:
                 best[module] = (*rank, content)
-    # What the standard library raises for a damaged archive is not one exception.
-    except (
-        OSError,
-        EOFError,
-        RuntimeError,
-        zipfile.BadZipFile,
-        tarfile.TarError,
-        zlib.error,
-        lzma.LZMAError,
-    ) as error:
-        raise ArchiveError(f"{path} cannot be read: {error or type(error).__name__}") from error
+    except ArchiveError:
+        raise
+    # What the standard library raises for a damaged archive is of many kinds.
+    except Exception as error:
+        raise ArchiveError(f"{path} cannot be read: {str(error) or type(error).__name__}") from error
     if not best:
         raise ArchiveError(f"{path} has no package {package}")
 
@@ -78,8 +70,10 @@ def _place(name: str, wanted: Collection[str]) -> tuple[int, str]:
 def _files(path: Path, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
     if path.is_dir():
         return _from_folder(path, wanted)
-    if not path.is_file():
+    if not path.exists():
         raise ArchiveError(f"{path} does not exist")
+    if not path.is_file():  # a FIFO would have to be waited for
+        raise ArchiveError(f"{path} is neither a regular file nor a folder")
     if zipfile.is_zipfile(path):
         return _from_zip(path, wanted)
     if tarfile.is_tarfile(path):

@@ -12,9 +12,6 @@ import argparse
 import ast
 import contextlib
 import importlib
-import io
-import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -24,19 +21,23 @@ from typing import Any
 from ascend_specpatch import (
     __version__,
     bootstrap,
+    console,
     doctor,
     drift,
     fingerprints,
     hooks,
     hosts,
     processes,
-    registry,
     report,
+    syntax,
 )
+from ascend_specpatch.console import OutputError, complain, load_registry, say, say_json
+from ascend_specpatch.fingerprints import SourceMismatch
 from ascend_specpatch.hosts import HostPair
 from ascend_specpatch.processes import ProcessReport
+from ascend_specpatch.providers import described
 from ascend_specpatch.registry import Patch, Plan, RegistryError, State
-from ascend_specpatch.report import Report
+from ascend_specpatch.report import Report, plain
 from ascend_specpatch.settings import Settings, SettingsError, nearest, shown
 
 OK, NOT_WELL, BAD_USAGE, READER_GONE = 0, 1, 2, 141
@@ -44,23 +45,23 @@ OK, NOT_WELL, BAD_USAGE, READER_GONE = 0, 1, 2, 141
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    options = _parser().parse_args(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a reason may quote what this terminal cannot show
     try:
-        code: int = options.run(options)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # What is left in the buffer must not fail once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return READER_GONE
-    except hooks.PatchRefused as error:
-        print(f"ascend-specpatch: {error}", file=sys.stderr)
+        with console.reserved() as report:
+            with contextlib.redirect_stdout(report):  # for --help and --version
+                options = _parser().parse_args(arguments)
+            code: int = options.run(options)
+            return code
+    except OutputError as error:
+        if isinstance(error.__cause__, BrokenPipeError):
+            return READER_GONE
+        complain(str(error))
+        return NOT_WELL
+    except (hooks.PatchRefused, SourceMismatch) as error:
+        complain(str(error))
         return NOT_WELL
     except (SettingsError, RegistryError) as error:
-        print(f"ascend-specpatch: {error}", file=sys.stderr)
+        complain(str(error))
         return BAD_USAGE
-    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -112,7 +113,7 @@ def _list(options: argparse.Namespace) -> int:
     plan = _plan()
     if options.json:
         facts = [_facts(plan, number) for number in range(len(plan.choices))]
-        _print_json({**Report(plan).as_dict(), "patches": facts})
+        say_json({**Report(plan).as_dict(), "patches": facts})
     else:
         rows = [
             (
@@ -124,7 +125,7 @@ def _list(options: argparse.Namespace) -> int:
             )
             for number, c in enumerate(plan.choices, 1)
         ]
-        print(report.text_table(("#", "PATCH", "TARGET", "STATE", "SUMMARY"), rows))
+        say(report.text_table(("#", "PATCH", "TARGET", "STATE", "SUMMARY"), rows))
         _print_problems(plan)
     return OK
 
@@ -149,11 +150,11 @@ def _status(options: argparse.Namespace) -> int:
             "processes": [asdict(process) for process in running],
             "unreadable": unreadable,
         }
-        _print_json(value)
+        say_json(value)
     else:
-        print(_summary(plan.pair, armed))
-        print()
-        print(found.table())
+        say(_summary(plan.pair, armed))
+        say()
+        say(found.table())
         _print_notes(found.as_dict())
         _print_problems(plan)
         _print_running(running, unreadable)
@@ -166,11 +167,11 @@ def _explain(options: argparse.Namespace) -> int:
     ids = [choice.patch.id for choice in plan.choices]
     if options.patch not in ids:
         hint = nearest(options.patch, ids)
-        print(f"ascend-specpatch: no patch is named {shown(options.patch)}; {hint}", file=sys.stderr)
+        complain(f"no patch is named {shown(options.patch)}; {hint}")
         return BAD_USAGE
     facts = _facts(plan, ids.index(options.patch))
     if options.json:
-        _print_json(facts)
+        say_json(facts)
         return OK
     words = [
         ("patch", f"{facts['id']}, number {facts['position']} of {len(ids)}"),
@@ -187,10 +188,10 @@ def _explain(options: argparse.Namespace) -> int:
     width = max(len(word) for word, _ in words)
     for word, text in words:
         if text:
-            print(f"{word.ljust(width)}  {text}")
+            say(f"{word.ljust(width)}  {plain(text)}")
     for name in facts["leans_on"]:
-        print(f"{' ' * width}  {name}")
-    print(f"\n{facts['documentation'] or facts['summary']}")
+        say(f"{' ' * width}  {name}")
+    say(f"\n{facts['documentation'] or facts['summary']}")
     return OK
 
 
@@ -198,18 +199,18 @@ def _doctor(options: argparse.Namespace) -> int:
     findings = doctor.examine(import_hosts=not options.quick)
     faults = [finding for finding in findings if finding.verdict == "fault"]
     if options.json:
-        _print_json({"findings": [asdict(finding) for finding in findings]})
+        say_json({"findings": [asdict(finding) for finding in findings]})
     else:
         rows = [(finding.check, finding.verdict, finding.found) for finding in findings]
-        print(report.text_table(("CHECK", "VERDICT", "FOUND"), rows))
+        say(report.text_table(("CHECK", "VERDICT", "FOUND"), rows))
         for finding in findings:
             if finding.mend:
-                print(f"\n{finding.check} ({finding.verdict}): to mend it\n    {finding.mend}")
+                say(f"\n{finding.check} ({finding.verdict}): to mend it\n    {finding.mend}")
     return NOT_WELL if faults else OK
 
 
 def _plan() -> Plan:
-    return registry.load().choose(Settings.from_environ(), hosts.installed())
+    return load_registry().choose(Settings.from_environ(), hosts.installed())
 
 
 def _import_targets(plan: Plan) -> Report:
@@ -217,14 +218,12 @@ def _import_targets(plan: Plan) -> Report:
     found = hooks.activate("ascend-specpatch status --import")
     for target in dict.fromkeys(patch.target for patch in plan.chosen):
         try:
-            with contextlib.redirect_stdout(sys.stderr):  # vLLM logs to stdout, which is for the report
-                importlib.import_module(target)
-        except Exception as error:  # the report says how a host fails here, whatever way it is
+            importlib.import_module(target)
+        # The report says how a host fails here, whatever way it is; it may also end the process.
+        except (Exception, SystemExit) as error:
             for row in found.rows():
                 if row.target == target and row.state is State.WAITING:
-                    found.mark(
-                        row.id, State.REFUSED, f"its module does not import: {type(error).__name__}: {error}"
-                    )
+                    found.mark(row.id, State.REFUSED, f"its module does not import: {described(error)}")
     return hooks.refresh()
 
 
@@ -260,7 +259,7 @@ def _documentation(patch: Patch) -> str:
     """The docstring of the patch's file, which is read and not run."""
     try:
         return ast.get_docstring(ast.parse(fingerprints.installed_source(patch.body))) or ""
-    except (fingerprints.NoSource, SyntaxError):
+    except (fingerprints.NoSource, *syntax.ERRORS):
         return ""
 
 
@@ -290,7 +289,7 @@ def _summary(pair: HostPair, armed: bool) -> str:
 
 def _print_running(running: list[ProcessReport], unreadable: list[str]) -> None:
     if running:
-        print("\nRunning processes")
+        say("\nRunning processes")
         states = (State.APPLIED, State.WAITING, State.OFF, State.REFUSED)
         rows = [
             (
@@ -303,11 +302,11 @@ def _print_running(running: list[ProcessReport], unreadable: list[str]) -> None:
             for process in running
         ]
         header = ("PID", "PROCESS", "WRITTEN", "DIGEST", *(str(state).upper() for state in states))
-        print(report.text_table(header, rows))
+        say(report.text_table(header, rows))
         for process in running:
             _print_notes(process.report, f"{process.title()} ({process.pid}): ")
     for problem in unreadable:
-        print(f"\n{problem}")
+        say(f"\n{plain(problem)}")
 
 
 def _states(process: ProcessReport) -> dict[str, int]:
@@ -322,18 +321,14 @@ def _print_notes(value: dict[str, Any], where: str = "") -> None:
     """What the tables have no column for: refusals of other processes, and other patchers."""
     for row in value.get("patches", ()):
         if where and row["state"] == State.REFUSED:
-            print(f"{where}{row['id']} is refused: {row['reason']}")
-        for note in row.get("notes", ()):
-            print(f"{where}{row['id']}: {note}")
+            say(plain(f"{where}{row['id']} is refused: {row['reason']}"))
+        for note in row["notes"]:
+            say(plain(f"{where}{row['id']}: {note}"))
 
 
 def _print_problems(plan: Plan) -> None:
     for problem in plan.problems:
-        print(f"\n{problem}.")
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2))
+        say(f"\n{plain(problem)}.")
 
 
 def _age(seconds: float) -> str:

@@ -20,13 +20,16 @@ from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from pathlib import Path
 from typing import Any, Literal
 
-from ascend_specpatch import bootstrap, hosts, processes, registry
+from ascend_specpatch import bootstrap, hosts, processes
+from ascend_specpatch.console import load_registry
 from ascend_specpatch.hosts import HostPair
+from ascend_specpatch.registry import Registry, RegistryError
 from ascend_specpatch.settings import PREFIX, Settings, SettingsError, shown
 
 STARTUP_FILE = "ascend_specpatch.pth"
 PLUGIN, PLATFORM = "ascend_specpatch", "ascend"  # as VLLM_PLUGINS names them
 IMPORT_SECONDS = 600
+_REINSTALL = "pip install --force-reinstall --no-deps ascend-specpatch"
 
 Verdict = Literal["ok", "note", "fault"]
 
@@ -49,15 +52,20 @@ class Finding:
 def examine(*, import_hosts: bool = True) -> list[Finding]:
     """All findings. ``import_hosts``: also import them, in a process of its own, and see what is refused."""
     armed = bootstrap.armed()  # a patch of another distribution may import a host as it is loaded
+    loaded: Registry | RegistryError
+    try:
+        loaded = load_registry()
+    except RegistryError as error:
+        loaded = error
     checks: list[Callable[[], Iterator[Finding]]] = [
-        _settings,
+        partial(_settings, loaded),
         _pair,
         partial(_activation, armed),
         partial(_sitecustomize, armed),
         partial(_plugins, armed),
         _triton,
         _custom_ops,
-        _providers,
+        partial(_providers, loaded),
         _runtime_files,
     ]
     if import_hosts:
@@ -65,14 +73,13 @@ def examine(*, import_hosts: bool = True) -> list[Finding]:
     return [finding for check in checks for finding in check()]
 
 
-def _settings() -> Iterator[Finding]:
+def _settings(loaded: Registry | RegistryError) -> Iterator[Finding]:
     try:
         settings = Settings.from_environ()
-        registry.load().choose(settings, hosts.installed())
+        if isinstance(loaded, Registry):
+            loaded.choose(settings, hosts.installed())
     except SettingsError as error:
-        ours = [name for name in os.environ if name.startswith(PREFIX)]
-        culprit = next((name for name in ours if name in str(error)), PREFIX)
-        yield Finding("settings", "fault", str(error), f"unset {culprit}")
+        yield Finding("settings", "fault", str(error), f"unset {shlex.quote(error.variable)}")
         return
     if not settings.enabled:
         off = shown(os.environ[PREFIX])
@@ -98,7 +105,6 @@ def _requirements(pair: HostPair) -> str:
 
 
 def _activation(armed: bool) -> Iterator[Finding]:
-    reinstall = "pip install --force-reinstall --no-deps ascend-specpatch"
     startup = next((str(place) for place in _site_folders() if place.is_file()), None)
     own = _own_sitecustomize()
     if armed:
@@ -108,13 +114,13 @@ def _activation(armed: bool) -> Iterator[Finding]:
         text = (
             "nothing activates the patches: neither a startup file nor vLLM's plugin entry point is installed"
         )
-        yield Finding("activation", "fault", text, reinstall)
+        yield Finding("activation", "fault", text, _REINSTALL)
     elif startup is not None:
         text = f"{startup} is there, but did not run (python -S or -I?): vLLM's plugin activates late"
         yield Finding("activation", "note", text)
     else:
         text = "no startup file in site-packages: vLLM's plugin activates late"
-        yield Finding("activation", "note", text, reinstall)
+        yield Finding("activation", "note", text, _REINSTALL)
 
 
 def _site_folders() -> list[Path]:
@@ -205,12 +211,14 @@ def _custom_ops() -> Iterator[Finding]:
     yield Finding("custom operators", "fault", text, f"pip install --force-reinstall --no-deps {wanted}")
 
 
-def _providers() -> Iterator[Finding]:
-    loaded = registry.load()
+def _providers(loaded: Registry | RegistryError) -> Iterator[Finding]:
+    if isinstance(loaded, RegistryError):
+        yield Finding("other patches", "fault", str(loaded), _REINSTALL)
+        return
     others = sorted({patch.provider for patch in loaded if patch.provider})
     for problem in loaded.problems:
         distribution = problem.removeprefix("the patches of ").split(" ")[0]
-        yield Finding("other patches", "fault", problem, f"pip uninstall -y {distribution}")
+        yield Finding("other patches", "fault", problem, f"pip uninstall -y {shlex.quote(distribution)}")
     if others or not loaded.problems:
         text = f"from {', '.join(others)}" if others else "no other distribution adds any"
         yield Finding("other patches", "ok", text)
@@ -224,15 +232,19 @@ def _runtime_files() -> Iterator[Finding]:
         yield Finding("running processes", "ok", f"{len(found)} with patches")
     for process in found:
         for row in process.report.get("patches", ()):
-            if row.get("state") == "refused":
-                text = f"{row['id']} in {process.name} ({process.pid}): {row.get('reason')}"
-                yield Finding("running processes", "fault", text, f"ascend-specpatch explain {row['id']}")
+            if row["state"] == "refused":
+                text = f"{row['id']} in {process.name} ({process.pid}): {row['reason']}"
+                yield Finding("running processes", "fault", text, _explain(row["id"]))
 
 
 def _patches() -> Iterator[Finding]:
     script = (
         "import sys; from ascend_specpatch.cli import main; sys.exit(main(['status', '--import', '--json']))"
     )
+    environ = dict(os.environ)
+    if environ.get("PYTHONPATH"):  # may be relative to this folder
+        places = environ["PYTHONPATH"].split(os.pathsep)
+        environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, places))
     try:
         done = subprocess.run(
             [sys.executable, "-c", script],
@@ -240,13 +252,15 @@ def _patches() -> Iterator[Finding]:
             text=True,
             errors="replace",
             timeout=IMPORT_SECONDS,
+            env=environ,
             cwd="/",  # not where modules of other projects may lie
         )
     except subprocess.TimeoutExpired:
         yield Finding("patches", "fault", f"importing the hosts took over {IMPORT_SECONDS} s", _LOOK)
         return
     try:
-        value: dict[str, Any] = json.loads(done.stdout)
+        # The report is the last that is there, behind what a startup file may have printed.
+        value: dict[str, Any] = json.loads(done.stdout[done.stdout.rindex('{\n  "') :])
     except ValueError:
         last = (done.stderr.strip() or "no output").splitlines()[-1]
         yield Finding("patches", "fault", f"importing the hosts ended with {done.returncode}: {last}", _LOOK)
@@ -256,12 +270,16 @@ def _patches() -> Iterator[Finding]:
     for row in rows:
         if row["state"] in ("refused", "waiting"):
             text = f"{row['id']} is {row['state']}: {row['reason'] or 'its module was not loaded'}"
-            yield Finding("patches", "fault", text, f"ascend-specpatch explain {row['id']}")
+            yield Finding("patches", "fault", text, _explain(row["id"]))
         for note in row["notes"]:
             yield Finding("patches", "note", f"{row['id']}: {note}")
     if not {"refused", "waiting"} & set(states):
         counts = [f"{states.count(state)} {state.replace('_', ' ')}" for state in dict.fromkeys(states)]
         yield Finding("patches", "ok", ", ".join(counts))
+
+
+def _explain(patch_id: str) -> str:
+    return f"ascend-specpatch explain {shlex.quote(patch_id)}"
 
 
 _LOOK = "python -c 'import vllm_ascend.worker.worker'"

@@ -7,16 +7,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-import json
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ascend_specpatch import archives, fingerprints, hosts, registry, report, syntax, verify
+from ascend_specpatch import archives, fingerprints, hosts, report, syntax, verify
 from ascend_specpatch.archives import ArchiveError
+from ascend_specpatch.console import complain, load_registry, say, say_json
 from ascend_specpatch.fingerprints import (
     Finding,
     ModuleRecord,
@@ -70,7 +69,7 @@ def drift(options: argparse.Namespace) -> int:
     try:
         return _drift(options)
     except (UsageError, ArchiveError, SourceMismatch) as error:
-        print(f"ascend-specpatch: {error}", file=sys.stderr)
+        complain(str(error))
         return DIFFERENT if isinstance(error, SourceMismatch) else BAD_USAGE
 
 
@@ -106,9 +105,11 @@ class _Verdict:
 
 def _drift(options: argparse.Namespace) -> int:
     pair = hosts.installed()
-    patches = [patch for patch in registry.load() if fingerprints.leans_on(patch)]
-    names = {patch.id: fingerprints.leans_on(patch) for patch in patches}
-    modules = {name.partition(":")[0] for each in names.values() for name in each}
+    patches = [patch for patch in load_registry() if verify.declares(patch)]
+    modules: set[str] = set()
+    for patch in patches:
+        with contextlib.suppress(SourceMismatch):  # its verdict says so
+            modules |= {name.partition(":")[0] for name in fingerprints.leans_on(patch)}
     given = _release(options, "", pair, modules)
     base = _release(options, "base_", pair, modules)
     recorded = None
@@ -118,7 +119,7 @@ def _drift(options: argparse.Namespace) -> int:
 
     verdicts: dict[str, _Verdict] = {}
     for patch in patches:
-        verdicts[patch.id] = _judge(patch, names[patch.id], recorded, base, given, verdicts)
+        verdicts[patch.id] = _judge(patch, recorded, base, given, verdicts)
     differences = _differences((verdict.findings for verdict in verdicts.values()), base, given)
     if options.json:
         rows = [
@@ -131,28 +132,28 @@ def _drift(options: argparse.Namespace) -> int:
             for patch_id, verdict in verdicts.items()
         ]
         content = {"base": str(base), "given": str(given), "patches": rows, "differences": differences}
-        print(json.dumps(content, indent=2))
+        say_json(content)
     else:
-        print(f"from  {base}{', as verified' if recorded else ''}\nto    {given}\n")
+        say(f"from  {base}{', as verified' if recorded else ''}\nto    {given}\n")
         table = [
             (patch_id, "would be refused" if verdict.refusal else "untouched", verdict.refusal)
             for patch_id, verdict in verdicts.items()
         ]
-        print(report.text_table(("PATCH", "VERDICT", "REASON"), table))
+        say(report.text_table(("PATCH", "VERDICT", "REASON"), table))
         for text in differences.values():
-            print(f"\n{text}", end="" if text.endswith("\n") else "\n")
+            say("\n" + text.removesuffix("\n"))
     return DIFFERENT if any(verdict.refusal for verdict in verdicts.values()) else SAME
 
 
 def _judge(
     patch: Patch,
-    names: Sequence[str],
     recorded: HostPair | None,
     base: _Release,
     given: _Release,
     earlier: Mapping[str, _Verdict],
 ) -> _Verdict:
     try:
+        names = fingerprints.leans_on(patch)
         findings = fingerprints.compare(names, _record(patch, recorded, base, names), given.read)
     except SourceMismatch as error:
         return _Verdict([], str(error))

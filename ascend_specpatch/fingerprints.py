@@ -12,6 +12,7 @@ alike.
 from __future__ import annotations
 
 import ast
+import errno
 import functools
 import hashlib
 import importlib.util
@@ -30,6 +31,7 @@ from ascend_specpatch.registry import Patch
 
 FILE_NAME: Final = "verified_source.json"
 FORMAT: Final = 1
+_WITHOUT_SOURCE: Final = "its module is installed without source"
 
 Reader = Callable[[str], bytes]
 """Gives the source of a module as it is in its file; raises :class:`NoSource` with the reason where there is
@@ -173,6 +175,12 @@ def check(patch: Patch, pair: HostPair) -> None:
             "differs; report it"
         )
     differing = [f for f in compare(names, record, installed_source) if f.state is not ObjectState.VERIFIED]
+    without = [finding.name for finding in differing if finding.detail == _WITHOUT_SOURCE]
+    if without:
+        raise SourceMismatch(
+            f"it was verified on the source of {pair}, and there is none to compare with for "
+            f"{', '.join(without)}: {_WITHOUT_SOURCE}. Install {pair} with its .py files"
+        )
     if differing:
         raise SourceMismatch(
             f"it was verified on {pair}, and the installed {pair} has other source: "
@@ -237,18 +245,24 @@ def leans_on(patch: Patch) -> tuple[str, ...]:
             declared = _literal(installed_source(patch.body), "LEANS_ON")
         except NoSource:  # importing it will say more
             return ()
-        except (SyntaxError, ValueError) as error:
-            raise SourceMismatch(f"LEANS_ON of {patch.body} is not a literal: {error}") from error
+        except (*syntax.ERRORS, TypeError) as error:
+            raise SourceMismatch(
+                f"LEANS_ON of {patch.body} is not a literal: {error}. {_mend(patch)}"
+            ) from error
     if not isinstance(declared, tuple) or not all(map(_is_name, declared)):
-        raise SourceMismatch(f'LEANS_ON of {patch.body} is not a tuple of "module:qualname"')
+        raise SourceMismatch(f'LEANS_ON of {patch.body} is not a tuple of "module:qualname". {_mend(patch)}')
     return declared
+
+
+def _mend(patch: Patch) -> str:
+    return f"Mend or uninstall {patch.provider}" if patch.provider else "Reinstall ascend-specpatch"
 
 
 def verified_for(patch: Patch) -> VerifiedSource:
     """The verified source that comes with a patch.
 
     Raises:
-        SourceMismatch: there is none, or it is damaged.
+        SourceMismatch: there is none, or it cannot be read, or is damaged.
     """
     return _parsed(*_file_of(patch))
 
@@ -257,9 +271,12 @@ def path_for(patch: Patch) -> str:
     """Where the verified source that comes with a patch is.
 
     Raises:
-        SourceMismatch: there is none.
+        SourceMismatch: there is none, or it cannot be read.
     """
     return _file_of(patch)[1]
+
+
+_NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR, 0)  # the 0 is zipimport's
 
 
 def _file_of(patch: Patch) -> tuple[bytes, str]:
@@ -271,7 +288,12 @@ def _file_of(patch: Patch) -> tuple[bytes, str]:
         path = os.path.join(folder, FILE_NAME)
         try:
             return get_data(path), path  # type: ignore[misc]
-        except OSError:
+        except OSError as error:
+            if error.errno not in _NOT_THERE:
+                raise SourceMismatch(
+                    f"the verified source {path} cannot be read: {error.strerror}; reinstall "
+                    f"{patch.provider or 'ascend-specpatch'}"
+                ) from error
             folder = os.path.dirname(folder)
     raise SourceMismatch(
         f"no {FILE_NAME} comes with {patch.body}: reinstall {patch.provider or 'ascend-specpatch'}. Its "
@@ -298,7 +320,7 @@ def installed_source(module: str) -> bytes:
     except (ImportError, OSError, SyntaxError, ValueError) as error:
         raise NoSource(f"the source of its module cannot be read: {error}") from error
     if text is None:
-        raise NoSource("its module is installed without source")
+        raise NoSource(_WITHOUT_SOURCE)
     return text.encode()
 
 
@@ -363,14 +385,16 @@ def _digests(source: str | bytes, qualnames: tuple[str, ...]) -> Mapping[str, st
     patches lean on one module.
 
     Raises:
-        NoSource: it is no Python of this version.
+        NoSource: it is no Python of this version, or is nested too deeply.
     """
     try:
         statements = syntax.parse(source)
-    except (SyntaxError, ValueError, RecursionError) as error:
+        found = {qualname: syntax.definitions(statements, qualname) for qualname in qualnames}
+        return {qualname: syntax.digest(nodes) for qualname, nodes in found.items() if nodes}
+    except (RecursionError, MemoryError) as error:
+        raise NoSource(f"its module is nested too deeply: {str(error) or type(error).__name__}") from error
+    except syntax.ERRORS as error:
         raise NoSource(f"its module cannot be parsed: {error}") from error
-    found = {qualname: syntax.definitions(statements, qualname) for qualname in qualnames}
-    return {qualname: syntax.digest(nodes) for qualname, nodes in found.items() if nodes}
 
 
 def _sha256(source: bytes) -> str:
@@ -385,12 +409,12 @@ def _literal(source_text: bytes, name: str) -> Any:
     """The value of the module-level literal ``name``; an empty tuple where there is none.
 
     Raises:
-        SyntaxError, ValueError: the text is no Python, or the value is not a literal.
+        syntax.ERRORS, TypeError: the text is no Python, or the value is not a literal.
     """
     for statement in syntax.parse(source_text):
         targets = (
             statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
         )
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            return ast.literal_eval(statement.value)  # type: ignore[attr-defined]
+            return ast.literal_eval(getattr(statement, "value", ""))
     return ()

@@ -228,7 +228,7 @@ class Activation:
             "ascend-specpatch: %s is refused: %s. vLLM goes on without it; ASCEND_SPECPATCH_DISABLE=%s says "
             "that this is wanted, ASCEND_SPECPATCH_STRICT=1 makes it an error.",
             patch.id,
-            reason,
+            report.plain(reason),
             patch.id,
         )
 

@@ -6,10 +6,11 @@ reader looks in both; a server with another TMPDIR than the shell's is read by g
 ``$XDG_RUNTIME_DIR`` is not used: a service has none, and a user's is gone at log-out.
 
 A file is named after its process's pid and start time, which tells a reused pid apart. It is removed when the
-process exits, also where multiprocessing ends its children without Python's own exit. What was killed leaves
-its file behind: it is ignored, and removed by the next process that starts to write. A child that was forked
-by multiprocessing writes a file of its own at once; any other forked child at its next :func:`write`, because
-most of them go on to run another program.
+process exits, also where multiprocessing ends its children without Python's own exit. What was killed, or
+leaves through ``os._exit`` otherwise, leaves its file behind: it is ignored, and removed by the next process
+that starts to write. A child that was forked by multiprocessing writes a file of its own at once. One of a
+plain ``os.fork`` has none, and is not listed, until something calls :func:`write` in it: most of them go on
+to run another program.
 
 Nothing here raises for what it finds on disk, no link is followed, and JSON is all that is read. What empties
 /tmp of old files takes these too: the process is then no longer listed.
@@ -34,8 +35,9 @@ from typing import Any
 from ascend_specpatch import private_folder
 from ascend_specpatch.private_folder import Refusal
 
-MAX_BYTES = 64 * 1024
-_MAX_TEXT = 500  # of one string in a report that would be too large otherwise
+MAX_BYTES = 1024 * 1024  # of a file, for who writes it and who reads it
+_LARGE = 64 * 1024  # bytes from which the strings of a report are shortened
+_MAX_TEXT = 500  # of one string of such a report
 
 _NAME = re.compile(r"([1-9][0-9]*)-([0-9]+)\.json")
 _UNFINISHED = re.compile(r"\.[1-9][0-9]*-[0-9]+\.[0-9]+\.tmp")
@@ -179,7 +181,11 @@ def _encoded(report: dict[str, Any], start: int) -> bytes:
         "written_at": time.time(),
     }
     data = json.dumps(content, default=str).encode()
-    return data if len(data) <= MAX_BYTES else json.dumps(_shortened(content), default=str).encode()
+    if len(data) > _LARGE:
+        data = json.dumps(_shortened(content), default=str).encode()
+    if len(data) > MAX_BYTES:
+        raise Refusal(f"its report has {len(data)} bytes, and {MAX_BYTES} is what is read of one")
+    return data
 
 
 def _shortened(value: Any) -> Any:
@@ -307,6 +313,7 @@ def _load(folder: int, name: str) -> ProcessReport:
         raise Refusal(f"has more than {MAX_BYTES} bytes")
     try:
         content = json.loads(data)
+        json.dumps(content, allow_nan=False)  # NaN and infinity are none
     except (ValueError, RecursionError) as error:
         raise Refusal(f"is not JSON ({type(error).__name__})") from error
     return _validated(content, name)
@@ -318,6 +325,8 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "report": dict,
     "written_at": (int, float),
 }
+_ROW_TYPES: dict[str, type] = {"id": str, "state": str, "reason": str, "notes": list}
+_LATEST = 1e11  # seconds since 1970, some 3,000 years
 
 
 def _validated(content: Any, name: str) -> ProcessReport:
@@ -326,10 +335,23 @@ def _validated(content: Any, name: str) -> ProcessReport:
         isinstance(content.get(field), _TYPES[field]) for field in names
     ):
         raise Refusal("is not a report of a process")
+    if not 0 <= content["written_at"] <= _LATEST or not _is_readable(content["report"]):
+        raise Refusal("is not as this release writes it, which its process may not have")
     report = ProcessReport(**{field: content[field] for field in names})
     if name != f"{report.pid}-{report.start}.json":
         raise Refusal(f"is about process {report.pid}")
     return report
+
+
+def _is_readable(report: dict[str, Any]) -> bool:
+    """Whether what the commands read of a report is there; without rows it is one of no patches."""
+    rows = report.get("patches", [])
+    return isinstance(rows, list) and all(
+        isinstance(row, dict)
+        and all(isinstance(row.get(key), kind) for key, kind in _ROW_TYPES.items())
+        and all(isinstance(note, str) for note in row["notes"])
+        for row in rows
+    )
 
 
 # ---- processes ---------------------------------------------------------------------------------------------

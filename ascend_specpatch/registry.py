@@ -212,7 +212,8 @@ class Registry:
             # A stage may be empty in some release: naming it is not a mistake.
             if not found and name not in STAGES:
                 raise SettingsError(
-                    f"{variable}: no patch is named {shown(name)}; {nearest(name, [*self._by_id, *STAGES])}"
+                    f"{variable}: no patch is named {shown(name)}; {nearest(name, [*self._by_id, *STAGES])}",
+                    variable,
                 )
             matching |= found
         return frozenset(matching)

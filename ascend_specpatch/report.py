@@ -158,10 +158,17 @@ def set_current(report: Report) -> None:
 
 
 def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Aligned columns, two spaces apart, without trailing blanks."""
-    lines = [header, *rows]
+    """Aligned columns, two spaces apart, without trailing blanks, and each row in one line."""
+    lines = [list(map(plain, line)) for line in (header, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def plain(text: str, keep: str = "") -> str:
+    """``text`` in one line, with what would steer a terminal escaped; the characters of ``keep`` stay."""
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii") for c in text
+    )
 
 
 def _shortened(ids: list[str], most: int = 3) -> str:

@@ -23,7 +23,15 @@ _SHOWN = 80  # characters of a value in a message
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be understood; the message names the variable and what it may be."""
+    """A setting that cannot be understood; the message names the variable and what it may be.
+
+    Attributes:
+        variable: the name of the variable.
+    """
+
+    def __init__(self, text: str, variable: str) -> None:
+        super().__init__(text)
+        self.variable = variable
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,7 @@ def _switch(environ: Mapping[str, str], variable: str, *, default: bool) -> bool
         return default
     if value not in ON_WORDS + OFF_WORDS:
         raise SettingsError(
-            f"{variable}={shown(environ[variable])}: use 1 (true, yes, on) or 0 (false, no, off)"
+            f"{variable}={shown(environ[variable])}: use 1 (true, yes, on) or 0 (false, no, off)", variable
         )
     return value in ON_WORDS
 
@@ -96,7 +104,9 @@ def _kernels(environ: Mapping[str, str]) -> Literal["triton", "torch", "upstream
     variable = f"{PREFIX}_KERNELS"
     value = environ.get(variable, "").strip().lower() or None
     if value is not None and value not in KERNELS:
-        raise SettingsError(f"{variable}={shown(environ[variable])}: use one of {', '.join(KERNELS)}")
+        raise SettingsError(
+            f"{variable}={shown(environ[variable])}: use one of {', '.join(KERNELS)}", variable
+        )
     return value  # type: ignore[return-value]
 
 
@@ -108,4 +118,6 @@ def _check_spelling(environ: Mapping[str, str]) -> None:
         if variable.startswith(f"{PREFIX}_") and variable not in VARIABLES:
             close = get_close_matches(variable.removeprefix(f"{PREFIX}_"), suffixes, n=1)
             if close:
-                raise SettingsError(f"{shown(variable)} is not a setting; did you mean {PREFIX}_{close[0]}?")
+                raise SettingsError(
+                    f"{shown(variable)} is not a setting; did you mean {PREFIX}_{close[0]}?", variable
+                )

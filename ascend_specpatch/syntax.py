@@ -13,6 +13,9 @@ from collections.abc import Iterable, Iterator
 from importlib.util import decode_source
 from typing import Any
 
+# What parsing raises for text that is no Python of this version, and walking for what is nested too deeply.
+ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
+
 # Fields that do not say what code does, or that Python versions fill differently.
 _SKIPPED = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 
@@ -21,7 +24,7 @@ def parse(source_text: str | bytes) -> list[ast.stmt]:
     """The statements of a module.
 
     Raises:
-        SyntaxError, ValueError, RecursionError: it is no Python of this version.
+        ERRORS: it is no Python of this version.
     """
     with warnings.catch_warnings():
         # Invalid escape sequences and the like: nobody here can mend a host, and under -W error they raise.
@@ -57,7 +60,7 @@ def excerpt(source: bytes, qualname: str) -> str:
     """The lines of ``source`` that define ``qualname``, with their decorators; empty where nothing does.
 
     Raises:
-        SyntaxError, ValueError, RecursionError: see :func:`parse`.
+        ERRORS: see :func:`parse`; or it is nested too deeply.
     """
     lines = decode_source(source).splitlines(keepends=True)
     parts = []

@@ -6,16 +6,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ascend_specpatch import fingerprints, hosts, registry, report
+from ascend_specpatch import fingerprints, hosts, report
+from ascend_specpatch.console import complain, load_registry, say, say_json
 from ascend_specpatch.fingerprints import (
     Finding,
     NoSource,
@@ -68,20 +67,20 @@ def verify(options: argparse.Namespace) -> int:
         patches = _patches_for(pair)
         return _update(patches, pair, options) if options.update else _verify(patches, pair, options)
     except (UsageError, SourceMismatch) as error:
-        print(f"ascend-specpatch: {error}", file=sys.stderr)
+        complain(str(error))
         return DIFFERENT if isinstance(error, SourceMismatch) else BAD_USAGE
 
 
 def _patches_for(pair: HostPair) -> list[Patch]:
-    """The patches that declare what they lean on and are for ``pair``.
+    """The patches for ``pair`` that declare what they lean on.
 
     Raises:
         UsageError: there is none.
     """
     found = [
         patch
-        for patch in registry.load()
-        if pair in (hosts.SUPPORTED if patch.hosts is None else patch.hosts) and fingerprints.leans_on(patch)
+        for patch in load_registry()
+        if pair in (hosts.SUPPORTED if patch.hosts is None else patch.hosts) and declares(patch)
     ]
     if not found:
         raise UsageError(
@@ -89,6 +88,14 @@ def _patches_for(pair: HostPair) -> list[Patch]:
             "a line in SUPPORTED of ascend_specpatch/hosts.py"
         )
     return found
+
+
+def declares(patch: Patch) -> bool:
+    """Whether a patch declares what it leans on, if wrongly."""
+    try:
+        return bool(fingerprints.leans_on(patch))
+    except SourceMismatch:
+        return True
 
 
 def _verify(patches: Sequence[Patch], pair: HostPair, options: argparse.Namespace) -> int:
@@ -113,7 +120,7 @@ def _verify(patches: Sequence[Patch], pair: HostPair, options: argparse.Namespac
             }
             for patch in patches
         ]
-        print(json.dumps({"pair": str(pair), "verified": same, "patches": rows}, indent=2))
+        say_json({"pair": str(pair), "verified": same, "patches": rows})
     else:
         table = [
             (patch.id, finding.name, _state(finding))
@@ -121,9 +128,9 @@ def _verify(patches: Sequence[Patch], pair: HostPair, options: argparse.Namespac
             for finding in findings.get(patch.id, ())
         ]
         table += [(patch_id, "-", problem) for patch_id, problem in problems.items()]
-        print(report.text_table(("PATCH", "OBJECT", "STATE"), table))
+        say(report.text_table(("PATCH", "OBJECT", "STATE"), table))
         count = sum(finding.state is ObjectState.VERIFIED for finding in every)
-        print(f"\n{pair}: {count} of {len(every)} objects of {len(patches)} patches are as verified")
+        say(f"\n{pair}: {count} of {len(every)} objects of {len(patches)} patches are as verified")
     return SAME if same else DIFFERENT
 
 
@@ -139,6 +146,7 @@ def _update(patches: Sequence[Patch], pair: HostPair, options: argparse.Namespac
     for patch in patches:
         by_path.setdefault(str(options.file or fingerprints.path_for(patch)), []).append(patch)
     changes: dict[str, list[str]] = {}
+    after: list[VerifiedSource] = []
     for path, its in by_path.items():
         before = _read(Path(path)) if os.path.lexists(path) else VerifiedSource(path, {})
         names = [name for patch in its for name in fingerprints.leans_on(patch)]
@@ -149,12 +157,14 @@ def _update(patches: Sequence[Patch], pair: HostPair, options: argparse.Namespac
         old = before.pairs.get(str(pair), {})
         changes[path] = _changes(_by_name(old), _by_name(record))
         if old != record:
-            _write(Path(path), VerifiedSource(path, {**before.pairs, str(pair): record}).text())
+            after.append(VerifiedSource(path, {**before.pairs, str(pair): record}))
+    for verified in after:  # once nothing was found to be wrong in any
+        _write(Path(verified.path), verified.text())
     if options.json:
-        print(json.dumps({"pair": str(pair), "changes": changes}, indent=2))
+        say_json({"pair": str(pair), "changes": changes})
     else:
         for path, lines in changes.items():
-            print("\n".join([f"{path}: {pair}", *(lines or ["nothing changed"])]))
+            say("\n".join([f"{path}: {pair}", *(lines or ["nothing changed"])]))
     return SAME
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -60,7 +61,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(hosts, "installed", lambda: hosts.SUPPORTED[0])
     monkeypatch.setattr(registry, "load", lambda: REGISTRY)
-    monkeypatch.setattr(hooks, "load", lambda: REGISTRY)
+    monkeypatch.setattr(hooks, "load", lambda **_: REGISTRY)
     hooks.uninstall()
     yield
     hooks.uninstall()
@@ -152,6 +153,135 @@ def test_a_reason_that_the_terminal_cannot_show_is_escaped(
     monkeypatch.setattr(sys, "stdout", terminal)
     assert cli.main(["status", "--import"]) == cli.NOT_WELL
     assert rb"OSError: \u8bbe\u5907" in terminal.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+RUN = "import sys; from ascend_specpatch.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def shell(checkout: Path, command: str, program: str = RUN) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own, with what the shell makes of its streams."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environ["PYTHONPATH"] = str(checkout / ".editable")
+    line = f"{shlex.join([sys.executable, '-c', program])} {command}"
+    return subprocess.run(["bash", "-c", line], env=environ, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_fault(checkout: Path, closed: str) -> None:
+    done = shell(checkout, f"list --json {closed}")
+    assert (done.returncode, done.stderr) == (cli.OK, "")
+    if closed[:3] == ">&-":
+        assert done.stdout == ""
+
+
+@pytest.mark.parametrize("command", ["list --json", "list", "--help"])
+def test_an_output_that_is_full_is_said(checkout: Path, command: str) -> None:
+    done = shell(checkout, f"{command} >/dev/full")
+    assert done.stderr == "ascend-specpatch: stdout cannot be written: No space left on device\n"
+    assert done.returncode == cli.NOT_WELL
+
+
+@pytest.mark.parametrize("command", ["--help", "--version", "list --help", "list --json"])
+def test_any_output_may_lose_its_reader(checkout: Path, command: str) -> None:
+    done = shell(checkout, f"{command} | (exec <&-; sleep 2); echo ${{PIPESTATUS[0]}}")
+    assert (done.stdout, done.stderr) == (f"{cli.READER_GONE}\n", "")
+
+
+NOISY = """
+import atexit, os, sys
+from ascend_specpatch import cli, registry
+atexit.register(os.write, 1, b"native, at exit\\n")
+atexit.register(print, "at exit")
+stdout, load = sys.stdout, registry.load
+
+def loud():
+    print("here")
+    print("to what was stdout", file=stdout)
+    os.write(1, b"native\\n")
+    os.system("echo a child")
+    return load()
+
+registry.load = loud
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("command", ["list", "status", "verify", "drift"])
+def test_whatever_else_prints_prints_to_stderr(checkout: Path, command: str) -> None:
+    done = shell(checkout, f"{command} --json", NOISY)
+    value, plain = json.loads(done.stdout), shell(checkout, f"{command} --json").stdout
+    assert value.keys() == json.loads(plain).keys()
+    said = {"here", "to what was stdout", "native", "a child", "at exit", "native, at exit"}
+    assert set(done.stderr.splitlines()) == said
+    assert not said & set(shell(checkout, command, NOISY).stdout.splitlines())
+
+
+@pytest.mark.parametrize(("command", "code"), [("list", cli.READER_GONE), ("explain nobody", cli.BAD_USAGE)])
+def test_the_reader_of_both_streams_may_go_away(checkout: Path, command: str, code: int) -> None:
+    done = shell(checkout, f"{command} 2>&1 | (exec <&-; sleep 2); echo ${{PIPESTATUS[0]}}")
+    assert done.stdout == f"{code}\n"
+
+
+def test_a_second_report_is_written_too(checkout: Path) -> None:
+    program = "from ascend_specpatch.cli import main; main(['list']); main(['list'])"
+    once, twice = shell(checkout, "list").stdout, shell(checkout, "", program).stdout
+    assert once
+    assert twice == 2 * once
+
+
+def test_a_host_that_ends_the_process_is_exit_code_1(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "fakehost_of_cli.py").write_text("raise SystemExit(0)\n")
+    assert cli.main(["status", "--import"]) == cli.NOT_WELL
+    assert "refused  its module does not import: SystemExit: 0" in capsys.readouterr().out
+
+
+def test_what_would_steer_the_terminal_is_escaped(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "body_of_cli.py").write_text(
+        '"""What:\\n\\x1b[2Ja name."""\ndef apply(edit): raise LookupError("one\\ntwo\\x1b[2J\\u202e")\n'
+    )
+    assert cli.main(["status", "--import"]) == cli.NOT_WELL
+    out = capsys.readouterr().out
+    assert r"refused  LookupError: one\ntwo\x1b[2J\u202e (" in out
+    processes.write(hooks.refresh().as_dict())
+    assert cli.main(["status"]) == cli.NOT_WELL
+    assert f"({os.getpid()}): worker.lazy is refused: LookupError: one\\ntwo\\x1b" in capsys.readouterr().out
+    assert cli.main(["explain", "worker.lazy"]) == cli.OK
+    assert capsys.readouterr().out.endswith("\nWhat:\n\\x1b[2Ja name.\n")
+
+
+@pytest.mark.parametrize("error", [OSError("damaged"), SystemExit(3)])
+@pytest.mark.parametrize("command", [["list"], ["status"], ["explain", "x"], ["verify"], ["drift"]])
+def test_patches_that_cannot_be_listed_are_one_sentence_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: list[str],
+    error: BaseException,
+) -> None:
+    def load() -> Registry:
+        raise error
+
+    monkeypatch.setattr(registry, "load", load)
+    assert cli.main(command) == cli.BAD_USAGE
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(
+        f"ascend-specpatch: the patches cannot be listed: {type(error).__name__}: {error}. "
+    )
+
+
+@pytest.mark.parametrize("command", [["list", "--json"], ["explain", "worker.lazy"]])
+@pytest.mark.parametrize("declared", ["compute()", "['a:b']", "('a',)", "{[]: 1}", "-" * 9999 + "1"])
+def test_a_declaration_that_cannot_be_read_is_one_sentence_and_exit_code_1(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str], declared: str
+) -> None:
+    (tmp_path / "body_of_cli.py").write_text(f"LEANS_ON = {declared}\n")
+    assert cli.main(command) == cli.NOT_WELL
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("ascend-specpatch: LEANS_ON of body_of_cli is not a ")
+    assert err.count("\n") == 1
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(checkout: Path) -> None:

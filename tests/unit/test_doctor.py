@@ -89,6 +89,22 @@ def test_settings(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, sa
     assert says in finding.found
 
 
+@pytest.mark.parametrize(
+    ("environ", "culprit"),
+    [
+        ({"ASCEND_SPECPATCH": "1", "ASCEND_SPECPATCH_DISABLE": "nobody"}, "ASCEND_SPECPATCH_DISABLE"),
+        ({"ASCEND_SPECPATCH_DISABLE": "worker", "ASCEND_SPECPATCH_DISBALE": "x"}, "ASCEND_SPECPATCH_DISBALE"),
+        ({"ASCEND_SPECPATCH_KERNELS": "torch", "ASCEND_SPECPATCH_ENABLE": "n"}, "ASCEND_SPECPATCH_ENABLE"),
+    ],
+)
+def test_the_variable_that_is_wrong_is_the_one_to_unset(
+    environ: dict[str, str], culprit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert only("settings").mend == f"unset {culprit}"
+
+
 def test_settings_that_are_given_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASCEND_SPECPATCH_STRICT", "1")
     assert only("settings") == Finding("settings", "ok", "ASCEND_SPECPATCH_STRICT=1")
@@ -221,7 +237,7 @@ def test_patches_of_other_distributions(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_running_processes_that_refused_a_patch_and_a_folder_that_is_open_to_others(tmp_path: Path) -> None:
-    report = {"patches": [{"id": "worker.a", "state": "refused", "reason": "it raised"}]}
+    report = {"patches": [_row("worker.a", "refused", "it raised")]}
     processes.write(report)
     try:
         finding = found("running processes")[-1]
@@ -233,6 +249,37 @@ def test_running_processes_that_refused_a_patch_and_a_folder_that_is_open_to_oth
     finding = only("running processes")
     assert finding.verdict == "note"
     assert "chmod 700" in finding.found
+
+
+@pytest.mark.parametrize("error", [OSError("damaged"), SystemExit(3)])
+def test_patches_that_cannot_be_listed_are_a_fault(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def load() -> Registry:
+        raise error
+
+    monkeypatch.setattr(registry, "load", load)
+    finding = only("other patches")
+    assert finding.verdict == "fault"
+    assert f"cannot be listed: {type(error).__name__}: {error}. " in finding.found
+    assert finding.mend == "pip install --force-reinstall --no-deps ascend-specpatch"
+    assert only("settings").verdict == "ok"
+
+
+def test_relative_places_in_pythonpath_are_kept_for_the_process_that_imports_the_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        given.append(options["env"]["PYTHONPATH"])
+        return subprocess.CompletedProcess(command, 1, "", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((".", "src", "/opt", "")))
+    doctor.examine()
+    assert given == [os.pathsep.join((str(tmp_path), f"{tmp_path}/src", "/opt", str(tmp_path)))]
 
 
 def _child(monkeypatch: pytest.MonkeyPatch, returncode: int, stdout: str, stderr: str = "") -> None:
@@ -258,7 +305,7 @@ def test_patches_that_are_refused_when_the_hosts_are_imported(monkeypatch: pytes
         _row("worker.c", "waiting"),
         _row("worker.d", "applied", "", "x was replaced by y"),
     ]
-    _child(monkeypatch, 1, json.dumps({"patches": rows}))
+    _child(monkeypatch, 1, json.dumps({"patches": rows}, indent=2))
     assert patches_found() == [
         Finding("patches", "fault", "worker.b is refused: it raised", "ascend-specpatch explain worker.b"),
         Finding(
@@ -269,7 +316,8 @@ def test_patches_that_are_refused_when_the_hosts_are_imported(monkeypatch: pytes
         ),
         Finding("patches", "note", "worker.d: x was replaced by y"),
     ]
-    _child(monkeypatch, 0, json.dumps({"patches": [rows[0], rows[3], _row("worker.e", "off", "by setting")]}))
+    rows = [rows[0], rows[3], _row("worker.e", "off", "by setting")]
+    _child(monkeypatch, 0, "a startup file prints {\n" + json.dumps({"patches": rows}, indent=2))
     assert patches_found()[-1] == Finding("patches", "ok", "2 applied, 1 off")
 
 

@@ -248,9 +248,30 @@ def test_a_file_that_cannot_be_written_is_said_and_left_as_it_was(
 
 def test_a_declaration_that_cannot_be_read_is_said(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(site, {"made_bodies/needs.py": "LEANS_ON = compute()\n"})
-    for command in ("verify", "drift"):
+    for command, well in (("verify", "verified"), ("drift", "untouched")):
+        capsys.readouterr()
         assert run(command) == 1
-        assert "LEANS_ON of made_bodies.needs is not a literal" in capsys.readouterr().err
+        lines = capsys.readouterr().out.splitlines()
+        (said,) = (line for line in lines if line.startswith("model_runner.needs"))
+        assert "LEANS_ON of made_bodies.needs is not a literal" in said
+        assert sum(line.endswith(f"  {well}") for line in lines) == (3 if command == "verify" else 2)
+    assert run("verify", "--update") == 1
+    assert "LEANS_ON of made_bodies.needs is not a literal" in capsys.readouterr().err
+
+
+def test_update_writes_no_file_where_another_cannot_be_made(
+    site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = site / "made_bodies/verified_source.json"
+    before = path.read_text()
+    write(site, changed(VLLM, "return 1", "return 2"))
+    write(site, {"made_others/__init__.py": "", "made_others/body.py": "LEANS_ON = compute()\n"})
+    write(site, {"made_others/verified_source.json": '{"format": 1, "pairs": {}}'})
+    other = Patch("model_runner.other", "vllm.proposer", "", implementation="made_others.body")
+    monkeypatch.setattr(registry, "load", lambda: Registry((*PATCHES, other)))
+    assert run("verify", "--update") == 1
+    assert "LEANS_ON of made_others.body is not a literal" in capsys.readouterr().err
+    assert path.read_text() == before
 
 
 # drift
@@ -318,6 +339,14 @@ def test_what_changed_is_shown_and_who_would_be_refused(
     assert list(found["differences"]) == ["vllm.proposer:Proposer"]
 
 
+def test_source_of_a_release_cannot_steer_the_terminal(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = wheel(tmp_path / "v.whl", changed(VLLM, "return 1", "return '\x1b[2J\t'"))
+    assert run("drift", "--vllm", given) == 1
+    assert "return '\\x1b[2J\t'\n" in capsys.readouterr().out
+
+
 def test_what_is_gone_is_said(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gone = wheel(tmp_path / "v.whl", changed(VLLM, "def helper", "def helped"))
     assert run("drift", "--vllm", gone) == 1
@@ -377,6 +406,12 @@ def _damaged_zip(folder: Path) -> Path:
     return path
 
 
+def _damaged_name(folder: Path) -> Path:
+    path = wheel(folder / "v.whl", {**VLLM, "vllm/\u00e9.py": ""})
+    path.write_bytes(path.read_bytes().replace("\u00e9".encode(), b"\xff\xfe"))
+    return path
+
+
 def _cut_tar(folder: Path) -> Path:
     path = sdist(folder / "v.tar.gz", {**VLLM, "vllm/noise.py": os.urandom(9999).hex()})
     path.write_bytes(path.read_bytes()[:4000])
@@ -394,6 +429,8 @@ def _cut_tar(folder: Path) -> Path:
         (lambda folder: wheel(folder / "v.whl", ASCEND), "has no package vllm"),
         (lambda folder: sdist(folder / "v.tar.gz", VLLM, "a/b/c/"), "has no package vllm"),
         (_damaged_zip, "cannot be read: "),
+        (_damaged_name, "cannot be read: "),
+        (lambda folder: os.mkfifo(folder / "f") or folder / "f", "is neither a regular file nor a folder"),
         (_cut_tar, "cannot be read: "),
     ],
 )

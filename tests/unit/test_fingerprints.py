@@ -17,6 +17,7 @@ import pytest
 
 from ascend_specpatch import fingerprints, syntax
 from ascend_specpatch.fingerprints import (
+    ModuleRecord,
     NoSource,
     ObjectState,
     SourceMismatch,
@@ -140,7 +141,10 @@ def test_a_module_without_source_is_said(site: Site) -> None:
     py_compile.compile(str(path), cfile=str(path.with_suffix(".pyc")))
     path.unlink()
     importlib.invalidate_caches()
-    assert "its module is installed without source" in refusal()
+    said = refusal()
+    assert "made_host.inner.code:Proposer.propose: its module is installed without source" in said
+    assert said.endswith(f"Install {PAIR} with its .py files")
+    assert "has other source" not in said
 
 
 def test_an_unreadable_module_is_said(site: Site) -> None:
@@ -192,6 +196,15 @@ def test_a_missing_file_of_verified_source_is_said(site: Site) -> None:
     said = refusal()
     assert "no verified_source.json comes with made_patches.inner.body: reinstall" in said
     assert "`ascend-specpatch verify --update --file" in said
+
+
+def test_a_file_of_verified_source_that_cannot_be_read_is_said(site: Site) -> None:
+    path = site.folder / "made_patches/verified_source.json"
+    path.unlink()
+    path.mkdir()
+    assert refusal() == (
+        f"the verified source {path} cannot be read: Is a directory; reinstall ascend-specpatch"
+    )
 
 
 def test_the_nearest_file_counts(site: Site) -> None:
@@ -255,6 +268,20 @@ def test_a_package_is_its_init_and_a_loaded_package_is_looked_into_where_it_says
 def test_what_has_no_source_is_said(site: Site, name: str) -> None:
     with pytest.raises(NoSource, match="its module is "):
         installed_source(name)
+
+
+@pytest.mark.parametrize("source", [b"x = a" + b".b()" * 500, b"if a: x = 0\n" + b"elif a: x = 1\n" * 500])
+def test_source_that_is_nested_too_deeply_is_said(source: bytes) -> None:
+    (finding,) = compare(["m:x"], {"m": ModuleRecord("0", {"x": "1"})}, lambda module: source)
+    assert finding.state is ObjectState.MISSING
+    assert "nested too deeply: maximum recursion depth exceeded" in finding.detail
+
+
+def test_source_that_takes_too_much_to_parse_is_said() -> None:
+    record = {"m": ModuleRecord("0", {"x": "1"})}
+    (finding,) = compare(["m:x"], record, lambda module: b"x = " + b"-" * 99_999 + b"1")
+    assert finding.detail.startswith("its module ")
+    assert not finding.detail.endswith(": ")
 
 
 def test_a_comparison_keeps_the_order_and_tells_the_states_apart(site: Site) -> None:

@@ -25,6 +25,9 @@ SCRIPT = """
 import os, signal, sys, threading, time
 from ascend_specpatch import processes
 
+# Not /tmp, where other processes of this user may have theirs.
+processes._candidates = lambda candidates=processes._candidates: candidates()[:1]
+
 def say(*words):
     print(*words, flush=True)
 
@@ -71,6 +74,10 @@ def plant(runtime: Path, pid: int, start: int, **changes: object) -> Path:
     path.write_text(json.dumps(content))
     processes.forget()
     return path
+
+
+def row(patch_id: str, reason: str = "") -> dict[str, object]:
+    return {"id": patch_id, "state": "refused", "reason": reason, "notes": []}
 
 
 def dead_pid() -> int:
@@ -222,11 +229,24 @@ def test_a_report_that_json_cannot_hold_is_written_as_text(runtime: Path) -> Non
 
 
 def test_a_report_that_is_too_large_is_shortened(runtime: Path) -> None:
-    processes.write({"patches": [{"id": f"spec_decode.p{n}", "reason": "x" * 9000} for n in range(40)]})
+    processes.write({"patches": [row(f"spec_decode.p{n}", "x" * 9000) for n in range(40)]})
     (found,), problems = processes.read_all()
     assert problems == []
     assert [row["id"] for row in found.report["patches"]] == [f"spec_decode.p{n}" for n in range(40)]
     assert found.report["patches"][0]["reason"].endswith("x...")
+
+
+def test_what_is_written_for_very_many_patches_is_read(runtime: Path) -> None:
+    processes.write({"patches": [row(f"spec_decode.p{n}", "x" * 9000) for n in range(600)]})
+    (found,), problems = processes.read_all()
+    assert problems == []
+    assert len(found.report["patches"]) == 600
+
+
+def test_what_nobody_would_read_is_not_written(runtime: Path) -> None:
+    processes.write({"patches": [row(f"spec_decode.p{n}", "x" * 9000) for n in range(6000)]})
+    assert "bytes, and 1048576 is what is read of one" in str(processes.problem())
+    assert processes.read_all() == ([], [])
 
 
 class TestReading:
@@ -243,7 +263,7 @@ class TestReading:
             (b"[]", "is not a report of a process"),
             (b"{}", "is not a report of a process"),
             (b'{"pid": "1"}', "is not a report of a process"),
-            (b" " * (processes.MAX_BYTES + 1), "has more than 65536 bytes"),
+            (b" " * (processes.MAX_BYTES + 1), "has more than 1048576 bytes"),
             (pickle.dumps({"pid": 1}), "is not JSON"),
         ],
     )
@@ -253,6 +273,44 @@ class TestReading:
         (own,), (problem,) = processes.read_all()
         assert own.pid == os.getpid()
         assert f"{runtime / '1-1.json'} {said}" in problem
+
+    @pytest.mark.parametrize(
+        "report",
+        [
+            {"patches": None},
+            {"patches": {}},
+            {"patches": ["worker.x"]},
+            {"patches": [{"id": "worker.x"}]},
+            {"patches": [{"id": "worker.x", "state": "refused"}]},
+            {"patches": [{"id": "worker.x", "state": "applied", "reason": "", "notes": None}]},
+            {"patches": [{"id": "worker.x", "state": "applied", "reason": "", "notes": [1]}]},
+            {"patches": [{"id": ["worker.x"], "state": "applied", "reason": "", "notes": []}]},
+            {"patches": [{"id": "worker.x", "state": {}, "reason": "", "notes": []}]},
+        ],
+    )
+    def test_a_report_of_another_shape_is_named(self, runtime: Path, report: object) -> None:
+        path = plant(runtime, os.getpid(), 7, report=report)
+        found, (problem,) = processes.read_all()
+        assert found == []
+        assert f"{path} is not as this release writes it, which its process may not have" in problem
+
+    @pytest.mark.parametrize("moment", [-1, 1e12, 10**400])
+    def test_a_moment_that_is_none_is_named(self, runtime: Path, moment: object) -> None:
+        path = plant(runtime, os.getpid(), 7, written_at=moment)
+        found, (problem,) = processes.read_all()
+        assert found == []
+        assert f"{path} is not as this release writes it" in problem
+
+    @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400"])
+    @pytest.mark.parametrize("place", [{"written_at": "here"}, {"report": {"x": ["here"]}}])
+    def test_numbers_that_json_does_not_have_are_named(
+        self, runtime: Path, place: dict[str, object], number: str
+    ) -> None:
+        path = plant(runtime, os.getpid(), 7, **place)
+        path.write_text(path.read_text().replace('"here"', number))
+        found, (problem,) = processes.read_all()
+        assert found == []
+        assert f"{path} is not JSON (ValueError)" in problem
 
     def test_a_file_about_another_process_than_its_name_says(self, runtime: Path) -> None:
         plant(runtime, os.getpid(), 7).rename(runtime / "1-1.json")

@@ -92,9 +92,6 @@ def test_a_long_chain_of_requirements_that_is_listed_backwards(fake_hosts: FakeH
     assert_ours_are_applied(fake_hosts)
 
 
-@pytest.mark.xfail(
-    reason="only SettingsError, RegistryError and PatchRefused are caught by main", strict=True
-)
 @pytest.mark.parametrize("command", [["list", "--json"], ["explain", "worker.other"]])
 def test_a_patch_whose_leans_on_is_no_literal_breaks_no_command(
     fake_hosts: FakeHosts, command: list[str]
@@ -105,7 +102,6 @@ def test_a_patch_whose_leans_on_is_no_literal_breaks_no_command(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.xfail(reason="hosts and providers are loaded while stdout is the report's", strict=True)
 def test_what_a_distribution_prints_is_not_in_the_json(fake_hosts: FakeHosts) -> None:
     provide(fake_hosts, f"print('hello')\n{PATCH.format('')}")
     done = fake_hosts.run("from ascend_specpatch.cli import main\nsys.exit(main(['list', '--json']))")
