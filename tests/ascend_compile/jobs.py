@@ -207,7 +207,7 @@ JOBS: tuple[Job, ...] = (
 SERIAL = frozenset({"rejection_greedy", "rejection_random", "rejection_block_verify"})
 
 # Where ours still has more than vllm-ascend's, and by how much: to be lowered, never raised. Its kernels walk
-# drafts one by one with scalar accesses, of which they have more; ours look at all drafts of a request at once.
+# drafts one by one, with more scalar accesses than ours, which look at all drafts of a request at once.
 STILL_ABOVE: dict[str, dict[str, int]] = {
     "prepare_inputs_padded-prepare_inputs_padded_kernel, BLOCK_SIZE 4": {"vector": 3, "branches": 2},
     "prepare_inputs_padded, many requests-prepare_inputs_padded_kernel, BLOCK_SIZE 4": {
