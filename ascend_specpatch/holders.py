@@ -307,7 +307,7 @@ def _all_referents(obj: Any) -> list[Any]:
     referents = gc.get_referents(obj)
     if type(obj) is not types.FunctionType:
         return referents
-    elsewhere = (obj.__globals__, obj.__builtins__)  # type: ignore[attr-defined]
+    elsewhere = (obj.__globals__, obj.__builtins__)
     return [part for part in referents if not any(part is each for each in elsewhere)]
 
 
