@@ -31,6 +31,32 @@ RANDOM = random_orders(random.Random(SEED), 60)
 ALONE = without_patches(HOLDERS)
 PATCHED = reference(())
 
+# The kernels, and who imported them by name.
+IMPORTERS = {
+    "vllm.v1.sample.rejection_sampler": {
+        "expand_kernel": [],
+        "rejection_greedy_sample_kernel": [],
+        "rejection_random_sample_kernel": [],
+        "sample_recovered_tokens_kernel": [],
+    },
+    "vllm.v1.spec_decode.utils": {
+        "copy_and_expand_eagle_inputs_kernel": ["vllm.v1.spec_decode.eagle"],
+        "eagle_prepare_inputs_padded_kernel": ["vllm.v1.spec_decode.eagle"],
+        "eagle_prepare_next_token_padded_kernel": ["vllm.v1.spec_decode.eagle"],
+    },
+    "vllm_ascend.ops.triton.reject_sample": {
+        "expand_kernel": [],
+        "rejection_greedy_sample_spec_len_1_triton": [],
+        "rejection_greedy_sample_triton": [],
+        "rejection_random_sample_block_verify_kernel": ["vllm_ascend.sample.rejection_sampler"],
+        "rejection_random_sample_kernel": ["vllm_ascend.sample.rejection_sampler"],
+        "sample_recovered_tokens_kernel": ["vllm_ascend.sample.rejection_sampler"],
+    },
+    "vllm_ascend.ops.triton.spec_decode.utils": {
+        "prepare_inputs_padded_kernel": ["vllm_ascend.spec_decode.eagle_proposer"],
+    },
+}
+
 # What patches add or replace, and every place in the hosts that holds it. Changed together with a patch.
 NEW = {
     f"{ASCEND_PROPOSERS}.AscendDraftModelProposer": [f"{ASCEND_PROPOSERS}.AscendDraftModelProposer"],
@@ -49,12 +75,19 @@ NEW = {
         method: [method]
         for method in (
             f"{ENGINE_CORE}.EngineCore._initialize_kv_caches",
+            f"{ASCEND_PROPOSERS}.SpecDecodeBaseProposer.prepare_drafting",
             f"{ASCEND_PROPOSERS}.SpecDecodeBaseProposer.prepare_inputs_padded",
+            f"{ASCEND_PROPOSERS}.SpecDecodeBaseProposer.prepare_next_token_ids_padded",
             f"{MODEL_RUNNER}.NPUModelRunner._bookkeeping_sync",
             f"{MODEL_RUNNER}.NPUModelRunner.initialize_kv_cache",
             f"{MODEL_RUNNER}.NPUModelRunner.propose_draft_token_ids",
             f"{MODEL_RUNNER}.NPUModelRunner.sample_tokens",
         )
+    },
+    **{
+        f"{module}.{name}": sorted(f"{holder}.{name}" for holder in (module, *importers))
+        for module, kernels in IMPORTERS.items()
+        for name, importers in kernels.items()
     },
 }
 

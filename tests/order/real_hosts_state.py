@@ -31,6 +31,11 @@ HOLDERS = (
     VLLM_DRAFT_MODEL,
     VLLM_MODEL_RUNNER,
     "vllm.v1.worker.gpu.spec_decode.eagle",
+    "vllm.v1.sample.rejection_sampler",
+    "vllm.v1.spec_decode.utils",
+    "vllm_ascend.ops.triton.reject_sample",
+    "vllm_ascend.ops.triton.spec_decode.utils",
+    "vllm_ascend.sample.rejection_sampler",
     "vllm_ascend.spec_decode",
     "vllm_ascend.spec_decode.medusa_proposer",
     "vllm_ascend.worker.pcp_utils",
@@ -95,9 +100,9 @@ def record_changes() -> None:
 def _is_at_home(owner: Any, old: Any) -> bool:
     """Whether an object is replaced where it is defined. A name that a module merely imported concerns that
     module alone, and equal numbers or tuples are no aliases."""
-    if not isinstance(old, (type, FunctionType)):
+    if not (isinstance(old, (type, FunctionType)) or hasattr(type(old), "__getitem__")):
         return False
-    return isinstance(owner, type) or old.__module__ == owner.__name__
+    return isinstance(owner, type) or getattr(old, "__module__", None) == owner.__name__
 
 
 def state() -> dict[str, Any]:
@@ -135,7 +140,11 @@ def state() -> dict[str, Any]:
 def _is_ours(change: Change) -> bool:
     """Whether a change put a new object into a host, and is not an alias that followed."""
     at_home = change.followed or change.old is None
-    return at_home and isinstance(change.new, (type, FunctionType))
+    return at_home and (isinstance(change.new, (type, FunctionType)) or _is_kernel(change.new))
+
+
+def _is_kernel(value: Any) -> bool:
+    return type(value).__module__.startswith("ascend_specpatch.kernels.")
 
 
 def _runners() -> dict[str, str]:
