@@ -78,7 +78,7 @@ def _at_once(  # type: ignore[no-untyped-def]
     known = (draft >= 0) & (draft < vocab_size)
     # All rows together may have more than 2^31 elements, those of one request have not.
     row = start.to(tl.int64) * vocab_size
-    column = position * vocab_size + draft
+    column = tl.where(known, position * vocab_size + draft, 0)
     target_prob = tl.load(target_probs_ptr + row + column, mask=known, other=0.0)
     if draft_probs_ptr is None:
         accept = known & (target_prob >= uniform)
