@@ -41,8 +41,14 @@ def install(worker: Any) -> None:
     _count_steps(runner)
     drafter = getattr(runner, "drafter", None)
     if hasattr(drafter, "_propose"):
-        for name in ("prepare_next_token_ids_padded", "prepare_inputs_padded", "_propose"):
-            _count_costs(drafter, name)
+        for name in (
+            "prepare_next_token_ids_padded",
+            "prepare_inputs_padded",
+            "prepare_drafting",
+            "_propose",
+        ):
+            if hasattr(drafter, name):
+                _count_costs(drafter, name)
         _record_drafts(runner, drafter)
 
 
