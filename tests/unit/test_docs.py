@@ -15,7 +15,15 @@ import pytest
 
 from ascend_specpatch import hosts, registry, report, settings
 
-DOCUMENTS = ("README.md", "CHANGELOG.md", "docs/activation.md", "docs/development.md", "docs/performance.md")
+DOCUMENTS = (
+    "README.md",
+    "CHANGELOG.md",
+    "docs/activation.md",
+    "docs/ascend_compile.md",
+    "docs/development.md",
+    "docs/kernels.md",
+    "docs/performance.md",
+)
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 
