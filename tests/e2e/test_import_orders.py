@@ -24,10 +24,10 @@ from tests.order.real_hosts import (
 from tests.order.real_hosts_state import ASCEND_PROPOSERS, ENGINE_CORE, HOLDERS, MODEL_RUNNER, TARGETS
 
 EARLY = every_order((*TARGETS, "vllm_ascend.spec_decode"))
-# The entry point is called after as many modules as the permutation's number says; `make fuzz` tries all.
-LATE = [order for number, order in enumerate(every_late_order(TARGETS)) if number % 5 == number // 5 % 5]
+# Every ninth, with the entry point at each position in turn; `make fuzz` tries many more.
+LATE = every_late_order(TARGETS)[::9][:12]
 SEED = random.randrange(2**32)
-RANDOM = random_orders(random.Random(SEED), 40)
+RANDOM = random_orders(random.Random(SEED), 10)
 
 ALONE = without_patches(HOLDERS)
 PATCHED = reference(())
@@ -183,7 +183,7 @@ def test_host_modules_hold_the_new_objects_and_no_replaced_one(patched: dict[str
     assert patched["runners"] == RUNNERS
 
 
-@pytest.mark.parametrize(("orders", "count"), [(EARLY, 120), (LATE, 24)], ids=["early", "late"])
+@pytest.mark.parametrize(("orders", "count"), [(EARLY, 120), (LATE, 12)], ids=["early", "late"])
 def test_every_permutation_ends_in_that_state(
     outcomes: dict[tuple[str, ...], Outcome],
     patched: dict[str, Any],
