@@ -31,6 +31,7 @@ from ascend_specpatch import (
     report,
     syntax,
 )
+from ascend_specpatch.activation import PatchRefused
 from ascend_specpatch.console import OutputError, complain, load_registry, say, say_json
 from ascend_specpatch.fingerprints import SourceMismatch
 from ascend_specpatch.hosts import HostPair
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return READER_GONE
         complain(str(error))
         return NOT_WELL
-    except (hooks.PatchRefused, SourceMismatch) as error:
+    except (PatchRefused, SourceMismatch) as error:
         complain(str(error))
         return NOT_WELL
     except (SettingsError, RegistryError) as error:

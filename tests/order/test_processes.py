@@ -90,14 +90,15 @@ def test_a_forked_child_that_no_plugin_runs_in_logs_its_line_and_writes_its_file
     assert child not in left, "the child's file outlived it"
 
 
-def test_a_thread_that_holds_our_lock_at_a_fork_does_not_block_the_child(fake_hosts: FakeHosts) -> None:
+def test_a_thread_that_holds_our_locks_at_a_fork_does_not_block_the_child(fake_hosts: FakeHosts) -> None:
     found = fake_hosts.result(
         """
         import threading
         from ascend_specpatch import hooks
+        hooks.activate()
         held, done = threading.Event(), threading.Event()
         def hold():
-            with hooks._lock:
+            with hooks._lock, hooks._active._lock:
                 held.set()
                 done.wait(30)
         threading.Thread(target=hold).start()

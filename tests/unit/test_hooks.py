@@ -97,12 +97,11 @@ def test_no_lock_is_held_while_a_patch_is_applied(tmp_path: Path) -> None:
         "from ascend_specpatch import hooks\n"
         "def apply(edit):\n"
         "    def take():\n"
-        "        if hooks._lock.acquire(timeout=5):\n"
-        "            hooks._lock.release()\n"
+        "        with hooks._lock, hooks._active._lock:\n"
         "            edit.set(edit.module, 'free', True)\n"
-        "    thread = threading.Thread(target=take)\n"
+        "    thread = threading.Thread(target=take, daemon=True)\n"
         "    thread.start()\n"
-        "    thread.join()\n"
+        "    thread.join(5)\n"
     )
     __import__(TARGET)
     hooks.activate("test", _registry())
