@@ -11,6 +11,7 @@ from __future__ import annotations
 from ascend_specpatch.registry import Patch
 
 _ENGINE_CORE = "vllm.v1.engine.core"
+_SCHEDULER = "vllm.v1.core.sched.scheduler"
 _WORKER = "vllm_ascend.worker.worker"
 _VLLM_PROPOSERS = "vllm.v1.spec_decode.eagle"
 _ASCEND_PROPOSERS = "vllm_ascend.spec_decode.eagle_proposer"
@@ -69,6 +70,11 @@ PATCHES: tuple[Patch, ...] = (
         target=_ASCEND_PROPOSERS,
         requires=("spec_decode.base_proposer", "spec_decode.rejected_token_count"),
         summary="next tokens and inputs of drafting in one launch",
+    ),
+    Patch(
+        "spec_decode.first_draft_slots",
+        target=_SCHEDULER,
+        summary="the first drafts of a request have KV slots of their own",
     ),
     _kernel("prepare_inputs", _VLLM_DRAFTING, "eagle_prepare_inputs_padded_kernel"),
     _kernel("prepare_next_token", _VLLM_DRAFTING, "eagle_prepare_next_token_padded_kernel"),

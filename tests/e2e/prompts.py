@@ -13,7 +13,7 @@ def tokens(name: str) -> list[list[int]]:
 
     ``shared_prefix``: six prompts with the same first 256 tokens (two KV blocks). ``block_edges``: prompts
     that end just before, at and just after the end of a KV block. ``growing``: prompts that fill eight blocks
-    and whose output needs more.
+    and whose output needs more. ``same_edge``: several prompts whose drafts cross the same end of a block.
     """
     return _SETS[name]()
 
@@ -52,6 +52,11 @@ def _growing() -> list[list[int]]:
     return [_random(source, length) for length in (110, 112, 115, 118, 232, 238)]
 
 
+def _same_edge() -> list[list[int]]:
+    source = random.Random(129)
+    return [_random(source, length) for length in (127, 127, 128, 128, 128, 126, 126)]
+
+
 _SETS = {
     "mixed": _mixed,
     "one": _one,
@@ -59,4 +64,5 @@ _SETS = {
     "shared_prefix": _shared_prefix,
     "block_edges": _block_edges,
     "growing": _growing,
+    "same_edge": _same_edge,
 }

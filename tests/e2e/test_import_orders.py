@@ -21,7 +21,14 @@ from tests.order.real_hosts import (
     reference,
     without_patches,
 )
-from tests.order.real_hosts_state import ASCEND_PROPOSERS, ENGINE_CORE, HOLDERS, MODEL_RUNNER, TARGETS
+from tests.order.real_hosts_state import (
+    ASCEND_PROPOSERS,
+    ENGINE_CORE,
+    HOLDERS,
+    MODEL_RUNNER,
+    SCHEDULER,
+    TARGETS,
+)
 
 EARLY = every_order((*TARGETS, "vllm_ascend.spec_decode"))
 # Every ninth, with the entry point at each position in turn; `make fuzz` tries many more.
@@ -76,6 +83,7 @@ NEW = {
         method: [method]
         for method in (
             f"{ENGINE_CORE}.EngineCore._initialize_kv_caches",
+            f"{SCHEDULER}.Scheduler.__init__",
             f"{ASCEND_PROPOSERS}.SpecDecodeBaseProposer.prepare_drafting",
             f"{ASCEND_PROPOSERS}.SpecDecodeBaseProposer.prepare_inputs_padded",
             f"{ASCEND_PROPOSERS}.SpecDecodeBaseProposer.prepare_next_token_ids_padded",

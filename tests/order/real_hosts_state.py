@@ -21,6 +21,7 @@ ASCEND_PROPOSERS = "vllm_ascend.spec_decode.eagle_proposer"
 MODEL_RUNNER = "vllm_ascend.worker.model_runner_v1"
 WORKER = "vllm_ascend.worker.worker"
 ENGINE_CORE = "vllm.v1.engine.core"
+SCHEDULER = "vllm.v1.core.sched.scheduler"
 # The targets that import each other.
 TARGETS = (WORKER, VLLM_PROPOSERS, ASCEND_PROPOSERS, MODEL_RUNNER)
 
@@ -28,6 +29,7 @@ TARGETS = (WORKER, VLLM_PROPOSERS, ASCEND_PROPOSERS, MODEL_RUNNER)
 HOLDERS = (
     *TARGETS,
     ENGINE_CORE,
+    SCHEDULER,
     VLLM_DRAFT_MODEL,
     VLLM_MODEL_RUNNER,
     "vllm.v1.worker.gpu.spec_decode.eagle",
