@@ -1,10 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of requests with a number of draft tokens each, one after the other in one vector: what the torch
-references share."""
+"""Batches of requests with a number of draft tokens each, one after the other in one vector: what kernels
+and references share."""
 
 from __future__ import annotations
 
 import torch
+from vllm.triton_utils import tl, triton
+
+
+@triton.jit
+def tokens_of(cu_num_draft_tokens_ptr, request, max_spec_len):  # type: ignore[no-untyped-def]
+    """First draft token and number of draft tokens of a request, those that a row of the output holds."""
+    # A load before the first element is a fault on the NPU even where its mask is false.
+    before = tl.load(cu_num_draft_tokens_ptr + tl.maximum(request - 1, 0))
+    start = tl.where(request > 0, before, 0)
+    length = tl.load(cu_num_draft_tokens_ptr + request) - start
+    return start, tl.minimum(tl.maximum(length, 0), max_spec_len)
 
 
 def drafted(cu_num_draft_tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
