@@ -18,11 +18,12 @@ def tokens_of(cu_num_draft_tokens_ptr, request, max_spec_len):  # type: ignore[n
     return start, tl.minimum(tl.maximum(length, 0), max_spec_len)
 
 
-def drafted(cu_num_draft_tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """First draft token and number of draft tokens of each request: int64 [num_reqs] each."""
+def drafted(cu_num_draft_tokens: torch.Tensor, max_spec_len: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """First draft token, int64 [num_reqs], and number of draft tokens, int64 [num_reqs, 1], of each request;
+    as :func:`tokens_of`."""
     end = cu_num_draft_tokens.long()
     start = torch.cat([end.new_zeros(1), end])[: end.shape[0]]
-    return start, end - start
+    return start, (end - start).clamp(0, max_spec_len).unsqueeze(1)
 
 
 def in_rows(flat: torch.Tensor, start: torch.Tensor, width: int) -> torch.Tensor:
@@ -42,3 +43,14 @@ def probability(probs: torch.Tensor, start: torch.Tensor, token_ids: torch.Tenso
         return torch.zeros(token_ids.shape, dtype=probs.dtype, device=probs.device)
     found = probs.flatten()[torch.where(known, token * vocab_size + token_ids, 0)]
     return torch.where(known, found, 0.0)
+
+
+def write_rows(
+    output: torch.Tensor, tokens: torch.Tensor, last: torch.Tensor, wanted: torch.Tensor | None
+) -> None:
+    """Write `tokens` [num_reqs, width] up to column `last` [num_reqs, 1] into int32 `output`; only the rows
+    that are `wanted`, bool [num_reqs], if there is that."""
+    written = torch.arange(output.shape[1], device=output.device) <= last
+    if wanted is not None:
+        written &= wanted.unsqueeze(1)
+    output.copy_(torch.where(written, tokens.int(), output))

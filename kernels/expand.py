@@ -32,7 +32,7 @@ def _one_request(  # type: ignore[no-untyped-def]
     MAX_SPEC_LEN: tl.constexpr,
     STRIDE: tl.constexpr,
 ):
-    """Gives where the request ends; `before` is where the one before it does, if not STRIDE as it was loaded."""
+    """Gives where the request ends. `before`: where the one before it does; if not STRIDE, as loaded."""
     # Loaded as vectors of one, all of them before the first is looked at: on an NPU a scalar load stalls the
     # core, and these can be under way together.
     one = tl.arange(0, 1)

@@ -14,7 +14,7 @@ import torch
 from vllm.triton_utils import tl, triton
 
 from ._dispatch import positions, programs, use_triton
-from ._rows import drafted, in_rows, tokens_of
+from ._rows import drafted, in_rows, tokens_of, write_rows
 
 
 @triton.jit
@@ -119,17 +119,13 @@ def reference(
     num_reqs, width = output_token_ids.shape
     if cu_num_draft_tokens is None:
         cu_num_draft_tokens = torch.arange(1, num_reqs + 1, device=output_token_ids.device)
-    start, length = drafted(cu_num_draft_tokens)
-    length = length.clamp(0, width - 1).unsqueeze(1)
+    start, length = drafted(cu_num_draft_tokens, width - 1)
     position = torch.arange(width, device=output_token_ids.device)
     target = in_rows(target_argmax, start, width)
     wrong = (in_rows(draft_token_ids, start, width) != target) & (position < length)
     rejected = torch.where(wrong, position, length).amin(1, keepdim=True)
-    written = position <= rejected
-    if is_greedy is not None:
-        written &= is_greedy.unsqueeze(1)
-    tokens = torch.where(position < length, target, bonus_token_ids.view(-1, 1)).int()
-    output_token_ids.copy_(torch.where(written, tokens, output_token_ids))
+    tokens = torch.where(position < length, target, bonus_token_ids.view(-1, 1))
+    write_rows(output_token_ids, tokens, rejected, is_greedy)
 
 
 def rejection_greedy(

@@ -13,7 +13,7 @@ import torch
 from vllm.triton_utils import tl, triton
 
 from ._dispatch import on_npu, positions, programs, use_triton
-from ._rows import drafted, in_rows, probability, tokens_of
+from ._rows import drafted, in_rows, probability, tokens_of, write_rows
 
 
 @triton.jit
@@ -175,8 +175,7 @@ def reference(
     """The same in torch, on the device of its arguments, without a copy to the host. See
     :func:`rejection_random`."""
     width = output_token_ids.shape[1]
-    start, length = drafted(cu_num_draft_tokens)
-    length = length.clamp(0, width - 1).unsqueeze(1)
+    start, length = drafted(cu_num_draft_tokens, width - 1)
     position = torch.arange(width, device=output_token_ids.device)
     draft = in_rows(draft_token_ids, start, width)
     known = (draft >= 0) & (draft < target_probs.shape[1])
@@ -189,11 +188,8 @@ def reference(
     accepted = torch.where(accept, length, position).minimum(length).amin(1, keepdim=True)
     recovered = in_rows(recovered_token_ids, start, width)
     last = torch.where(accepted < length, recovered, bonus_token_ids.view(-1, 1))
-    written = position <= accepted
-    if is_greedy is not None:
-        written &= ~is_greedy.unsqueeze(1)
-    tokens = torch.where(position < accepted, draft, last).int()
-    output_token_ids.copy_(torch.where(written, tokens, output_token_ids))
+    tokens = torch.where(position < accepted, draft, last)
+    write_rows(output_token_ids, tokens, accepted, None if is_greedy is None else ~is_greedy)
 
 
 def rejection_random(
