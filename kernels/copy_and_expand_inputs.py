@@ -30,7 +30,13 @@ SMALL_BLOCK_SIZE = 32
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
-    do_not_specialize=["padding_token_id", "parallel_drafting_token_id", "total_input_tokens", "num_reqs"]
+    do_not_specialize=[
+        "padding_token_id",
+        "parallel_drafting_token_id",
+        "total_input_tokens",
+        "num_reqs",
+        "num_slots",
+    ]
 )
 def _kernel(  # type: ignore[no-untyped-def]
     target_token_ids_ptr,

@@ -20,7 +20,7 @@ from ._loads import load_inside
 from .prepare_inputs_padded import BLOCK_SIZE, drafted_tokens, number_of_blocks, rejected_tokens, requests_of
 
 
-@triton.jit(do_not_specialize=["vocab_size", "num_reqs"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["vocab_size", "num_sampled_tokens", "num_reqs", "stride"])  # type: ignore[untyped-decorator]
 def _kernel(  # type: ignore[no-untyped-def]
     sampled_token_ids_ptr,
     discard_request_mask_ptr,

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from scipy import stats
-
 from vllm_ascend.ops.triton.reject_sample import cal_grid_and_block_size
 from vllm_ascend.ops.triton.triton_utils import init_device_properties_triton
 from vllm_ascend.sample import rejection_sampler
