@@ -16,7 +16,7 @@ from vllm.triton_utils import tl, triton
 from ._dispatch import MAX_SPEC_LEN, programs, use_triton
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _one_request(  # type: ignore[no-untyped-def]
     output_ptr,
     input_ptr,

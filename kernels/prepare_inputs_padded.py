@@ -25,7 +25,7 @@ def number_of_blocks(num_reqs: int, block_size: int) -> int:
     return int(triton.cdiv(num_reqs - 1, block_size)) + 1
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def requests_of(block, num_reqs, BLOCK_SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
     """The first request of a block, and how many it has."""
     start = (block - 1) * BLOCK_SIZE + 1  # below 0 for the first block

@@ -47,7 +47,7 @@ def _at_once(  # type: ignore[no-untyped-def]
     tl.store(output_ptr + position, tl.where(inside, target, bonus), mask=position <= rejected)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _one_request(  # type: ignore[no-untyped-def]
     output_token_ids_ptr,
     cu_num_draft_tokens_ptr,

@@ -90,7 +90,7 @@ def _at_once(  # type: ignore[no-untyped-def]
     tl.store(output_ptr + position, tl.where(position < accepted, draft, last), mask=position <= accepted)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _one_request(  # type: ignore[no-untyped-def]
     output_token_ids_ptr,
     cu_num_draft_tokens_ptr,
