@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import inspect
 
-from vllm.triton_utils import tl, triton
+from vllm.triton_utils import HAS_TRITON, tl, triton
 
-if "care_padding" in inspect.signature(tl.load).parameters:  # triton-ascend
+if HAS_TRITON and "care_padding" in inspect.signature(tl.load).parameters:  # triton-ascend
 
     @triton.jit
     def load_inside(pointers, inside):  # type: ignore[no-untyped-def]
