@@ -166,7 +166,6 @@ def cases(upstream: Any) -> list[Case]:
         prepare_inputs_padded,
         prepare_next_token_padded,
         recovered_tokens,
-        rejection_block_verify,
         rejection_greedy,
         rejection_random,
     )
@@ -220,20 +219,20 @@ def cases(upstream: Any) -> list[Case]:
             reference=lambda b, *o: our_copy(b, *o, launch=copy_and_expand_inputs.reference),
         )
 
-    def rejection(name: str, module: Any, ngram: bool, kernel: Any = None) -> Case:
+    def rejection(ngram: bool) -> Case:
         def inputs(b: Batch) -> tuple[Any, ...]:
             probs = None if ngram else b.draft_probs
             return b.cu, b.draft_ids, probs, b.target_probs, b.bonus, b.recovered, b.uniform, b.random
 
-        calls = {
-            "ours": lambda b, o: getattr(module, module.__name__.rpartition(".")[2])(o, *inputs(b)),
-            "reference": lambda b, o: module.reference(o, *inputs(b)),
-        }
-        if kernel is not None:
-            calls["upstream"] = lambda b, o: kernel[(b.size,)](
+        return Case(
+            "rejection_random" + (", no draft probabilities" if ngram else ""),
+            lambda b: [b.rows()],
+            upstream=lambda b, o: upstream.rejection_random_sample_kernel[(b.size,)](
                 o, *inputs(b), b.drafts, b.vocabulary, NO_DRAFT_PROBS=ngram
-            )
-        return Case(name + (", no draft probabilities" if ngram else ""), lambda b: [b.rows()], **calls)
+            ),
+            ours=lambda b, o: rejection_random.rejection_random(o, *inputs(b)),
+            reference=lambda b, o: rejection_random.reference(o, *inputs(b)),
+        )
 
     def recovered(ngram: bool) -> Case:
         def inputs(b: Batch) -> tuple[Any, ...]:
@@ -306,9 +305,8 @@ def cases(upstream: Any) -> list[Case]:
         drafting(DRAFTS, True),
         greedy("rejection_greedy", False),
         greedy("rejection_greedy, mixed batch", True),
-        rejection("rejection_random", rejection_random, False, upstream.rejection_random_sample_kernel),
-        rejection("rejection_random", rejection_random, True, upstream.rejection_random_sample_kernel),
-        rejection("rejection_block_verify", rejection_block_verify, False),
+        rejection(False),
+        rejection(True),
         Case(
             "expand",
             lambda b: [b.temperature.new_zeros(b.num_tokens)],

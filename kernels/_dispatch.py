@@ -11,9 +11,9 @@ from typing import Any, Literal
 # one.
 _PROGRAMS_PER_SM = 32
 
-# Draft positions looked at at a time, at least: a warp of a GPU, which finds the least of 32 numbers in one
-# instruction; for an NPU four times the least that it moves.
-MIN_POSITIONS = 32
+# Draft positions that a GPU looks at at once, at least: a warp finds the least of 32 numbers in one
+# instruction.
+_MIN_POSITIONS = 32
 
 # Draft tokens of a request at most, as in vLLM.
 MAX_SPEC_LEN = 128
@@ -63,6 +63,14 @@ def vector_cores() -> int:
 
 def on_npu() -> bool:
     return _device()[0]
+
+
+def positions(width: int) -> int:
+    """How many of a request's draft positions are looked at at once: on a GPU, which would wait for each, all
+    `width` of them; on an NPU, which has less to do so, 0: one by one."""
+    from vllm.triton_utils import triton
+
+    return 0 if on_npu() else max(_MIN_POSITIONS, triton.next_power_of_2(width))
 
 
 def programs(items: int, per_sm: int = _PROGRAMS_PER_SM) -> int:

@@ -23,6 +23,7 @@ import torch
 from vllm.triton_utils import tl, triton
 
 from ._dispatch import MAX_SPEC_LEN, lanes_up_to, programs, use_triton
+from ._loads import load_inside
 
 # Rows a program writes at a time, where requests are long and where they only decode.
 BLOCK_SIZE = 256
@@ -30,7 +31,13 @@ SMALL_BLOCK_SIZE = 32
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
-    do_not_specialize=["padding_token_id", "parallel_drafting_token_id", "total_input_tokens", "num_reqs"]
+    do_not_specialize=[
+        "padding_token_id",
+        "parallel_drafting_token_id",
+        "total_input_tokens",
+        "num_reqs",
+        "num_slots",
+    ]
 )
 def _kernel(  # type: ignore[no-untyped-def]
     target_token_ids_ptr,
@@ -77,7 +84,7 @@ def _kernel(  # type: ignore[no-untyped-def]
         step = tl.num_programs(1) * BLOCK_SIZE
         for block in range(tl.program_id(1) * BLOCK_SIZE, num_rows, step):
             row = block + tl.arange(0, BLOCK_SIZE)
-            token = tl.load(target_token_ids_ptr + start + SHIFT + row, mask=row < valid, other=0)
+            token = load_inside(target_token_ids_ptr + start + SHIFT + row, row < valid)
             rejected = row >= valid + num_slots
             token = tl.where(row < valid, token, parallel_drafting_token_id)
             token = tl.where(row == valid, next_token, token)

@@ -13,10 +13,49 @@ from typing import Any
 import torch
 from vllm.triton_utils import tl, triton
 
-from ._dispatch import programs, use_triton
+from ._dispatch import MAX_SPEC_LEN, programs, use_triton
 
-# Draft tokens of a request at most: vLLM's MAX_SPEC_LEN.
-MAX_SPEC_LEN = 128
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _one_request(  # type: ignore[no-untyped-def]
+    output_ptr,
+    input_ptr,
+    second_output_ptr,
+    second_input_ptr,
+    third_output_ptr,
+    third_input_ptr,
+    cu_num_tokens_ptr,
+    replace_from,
+    replace_to,
+    request,
+    before,
+    MAX_SPEC_LEN: tl.constexpr,
+    STRIDE: tl.constexpr,
+):
+    """Gives where the request ends. `before`: where the one before it does; if not STRIDE, as loaded."""
+    # Loaded as vectors of one, all of them before the first is looked at: on an NPU a scalar load stalls the
+    # core, and these can be under way together.
+    one = tl.arange(0, 1)
+    end = tl.load(cu_num_tokens_ptr + request + one)
+    if output_ptr is not None:
+        value = tl.load(input_ptr + request + one)
+    if second_output_ptr is not None:
+        second = tl.load(second_input_ptr + request + one)
+    if third_output_ptr is not None:
+        third = tl.load(third_input_ptr + request + one)
+    start = before if STRIDE else tl.where(request > 0, tl.max(before, 0), 0)
+    end = tl.max(end, 0)
+    position = tl.arange(0, MAX_SPEC_LEN)
+    inside = position < end - start
+    if output_ptr is not None:
+        value = tl.max(value, 0)
+        value = tl.where(value == replace_from, replace_to, value)
+        tl.store(output_ptr + start + position, value, mask=inside)
+    if second_output_ptr is not None:
+        tl.store(second_output_ptr + start + position, tl.max(second, 0), mask=inside)
+    if third_output_ptr is not None:
+        tl.store(third_output_ptr + start + position, tl.max(third, 0), mask=inside)
+    return end
 
 
 @triton.jit(do_not_specialize=["replace_from", "replace_to", "num_reqs"])  # type: ignore[untyped-decorator]
@@ -34,25 +73,27 @@ def _kernel(  # type: ignore[no-untyped-def]
     MAX_SPEC_LEN: tl.constexpr,
     STRIDE: tl.constexpr,
 ):
-    position = tl.arange(0, MAX_SPEC_LEN)
-    # Loaded as vectors of one: on an NPU a scalar load stalls the core, and these can be under way together.
-    one = tl.arange(0, 1)
-    end = num_reqs if STRIDE else tl.program_id(0) + 1
-    for request in range(tl.program_id(0), end, tl.num_programs(0) if STRIDE else 1):
-        # A load before the first element is a fault on the NPU even where its mask is false.
-        before = tl.max(tl.load(cu_num_tokens_ptr + tl.maximum(request - 1, 0) + one), 0)
-        start = tl.where(request > 0, before, 0)
-        inside = position < tl.max(tl.load(cu_num_tokens_ptr + request + one), 0) - start
-        if output_ptr is not None:
-            value = tl.load(input_ptr + request + one)
-            value = tl.where(value == replace_from, replace_to, value)
-            tl.store(output_ptr + start + position, value.broadcast_to(MAX_SPEC_LEN), mask=inside)
-        if second_output_ptr is not None:
-            value = tl.load(second_input_ptr + request + one)
-            tl.store(second_output_ptr + start + position, value.broadcast_to(MAX_SPEC_LEN), mask=inside)
-        if third_output_ptr is not None:
-            value = tl.load(third_input_ptr + request + one)
-            tl.store(third_output_ptr + start + position, value.broadcast_to(MAX_SPEC_LEN), mask=inside)
+    # Neighbours, so that one begins where the last one ended.
+    requests = tl.cdiv(num_reqs, tl.num_programs(0)) if STRIDE else 1
+    request = tl.program_id(0) * requests
+    if STRIDE:
+        request = tl.minimum(request, num_reqs)
+    # A load before the first element is a fault on the NPU even where its mask is false.
+    before = tl.load(cu_num_tokens_ptr + tl.maximum(request - 1, 0) + tl.arange(0, 1))
+    if STRIDE:
+        before = tl.where(request > 0, tl.max(before, 0), 0)
+        last = tl.minimum(request + requests, num_reqs)
+        while request < last:  # not range(): see rejection_greedy
+            before = _one_request(
+                output_ptr, input_ptr, second_output_ptr, second_input_ptr, third_output_ptr, third_input_ptr,
+                cu_num_tokens_ptr, replace_from, replace_to, request, before, MAX_SPEC_LEN, STRIDE,
+            )  # fmt: skip
+            request += 1
+    else:
+        _one_request(
+            output_ptr, input_ptr, second_output_ptr, second_input_ptr, third_output_ptr, third_input_ptr,
+            cu_num_tokens_ptr, replace_from, replace_to, request, before, MAX_SPEC_LEN, STRIDE,
+        )  # fmt: skip
 
 
 def reference(

@@ -14,23 +14,34 @@ import torch
 from vllm.triton_utils import tl, triton
 
 from ._dispatch import on_npu, programs, use_triton, vector_cores
+from ._loads import load_inside
 
 # Requests a program handles at a time: 8 int32 are the 32 bytes that an NPU moves at least.
 BLOCK_SIZE = 8
 
 
+def number_of_blocks(num_reqs: int, block_size: int) -> int:
+    """Request 0 is a block of its own: the others are looked at together with the one before them."""
+    return int(triton.cdiv(num_reqs - 1, block_size)) + 1
+
+
 @triton.jit  # type: ignore[untyped-decorator]
-def drafted_tokens(cu_num_draft_tokens_ptr, first, num_reqs, BLOCK_SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """How many tokens were drafted for each of BLOCK_SIZE requests from `first` on; 0 behind the last."""
+def requests_of(block, num_reqs, BLOCK_SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The first request of a block, and how many it has."""
+    start = (block - 1) * BLOCK_SIZE + 1  # below 0 for the first block
+    first = tl.maximum(start, 0)
+    return first, tl.minimum(start + BLOCK_SIZE, num_reqs) - first
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def drafted_tokens(cu_num_draft_tokens_ptr, first, number, BLOCK_SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """How many tokens were drafted for each of `number` requests from `first` on."""
     lane = tl.arange(0, BLOCK_SIZE)
-    inside = first + lane < num_reqs
-    until = tl.load(cu_num_draft_tokens_ptr + first + lane, mask=inside, other=0)
-    # A load before the first element is a fault on the NPU even where its mask is false, and one from a place
-    # that is computed lane by lane is a loop over scalars: so the first block is shifted after it was loaded.
-    before = tl.load(cu_num_draft_tokens_ptr + tl.maximum(first - 1, 0) + lane, mask=inside, other=0)
-    if first == 0:
-        before = tl.sum(tl.where(lane[None, :] + 1 == lane[:, None], before[None, :], 0), 1)
-    return tl.where(inside, until - before, 0)
+    until = load_inside(cu_num_draft_tokens_ptr + first + lane, lane < number)
+    # A load before the first element is a fault on the NPU even where its mask is false.
+    before_ptr = cu_num_draft_tokens_ptr + tl.maximum(first - 1, 0)
+    before = tl.load(before_ptr + lane, mask=lane < tl.where(first > 0, number, 0), other=0)
+    return until - before
 
 
 @triton.jit
@@ -49,19 +60,19 @@ def _kernel(  # type: ignore[no-untyped-def]
     BLOCK_SIZE: tl.constexpr,
     STRIDE: tl.constexpr,
 ):
-    start = tl.program_id(0) * BLOCK_SIZE
-    last = num_reqs if STRIDE else start + 1
-    for first in range(start, last, tl.num_programs(0) * BLOCK_SIZE if STRIDE else 1):
-        drafted = drafted_tokens(cu_num_draft_tokens_ptr, first, num_reqs, BLOCK_SIZE)
-        request = first + tl.arange(0, BLOCK_SIZE)
-        inside = request < num_reqs
+    lane = tl.arange(0, BLOCK_SIZE)
+    end = tl.cdiv(num_reqs - 1, BLOCK_SIZE) + 1 if STRIDE else tl.program_id(0) + 1
+    for block in range(tl.program_id(0), end, tl.num_programs(0) if STRIDE else 1):
+        first, number = requests_of(block, num_reqs, BLOCK_SIZE)
+        inside = lane < number
+        drafted = drafted_tokens(cu_num_draft_tokens_ptr, first, number, BLOCK_SIZE)
         # Narrowed as it is loaded where it is 64-bit: an NPU has no 64-bit vector arithmetic.
-        valid = tl.load(valid_sampled_tokens_count_ptr + request, mask=inside, other=0).to(tl.int32)
+        valid = load_inside(valid_sampled_tokens_count_ptr + first + lane, inside).to(tl.int32)
         rejected = rejected_tokens(drafted, valid)
-        end = tl.load(query_start_loc_ptr + request + 1, mask=inside, other=0)
-        tl.store(token_indices_to_sample_ptr + request, end - 1 - rejected, mask=inside)
+        next_row = load_inside(query_start_loc_ptr + first + 1 + lane, inside)
+        tl.store(token_indices_to_sample_ptr + first + lane, next_row - 1 - rejected, mask=inside)
         if num_rejected_tokens_ptr is not None:
-            tl.store(num_rejected_tokens_ptr + request, rejected, mask=inside)
+            tl.store(num_rejected_tokens_ptr + first + lane, rejected, mask=inside)
 
 
 def reference(
@@ -109,7 +120,7 @@ def _launch(
     # On a GPU a single request is the fastest (H200, 1 request: 1.09 us, 1.24 us in a block of 8), while
     # there is a multiprocessor for each.
     block_size = BLOCK_SIZE if on_npu() or num_reqs > vector_cores() else 1
-    blocks = triton.cdiv(num_reqs, block_size)
+    blocks = number_of_blocks(num_reqs, block_size)
     number = programs(blocks)
     _kernel[(number,)](
         cu_num_draft_tokens,

@@ -16,13 +16,11 @@ from vllm.triton_utils import tl, triton
 
 from . import prepare_inputs_padded
 from ._dispatch import MAX_SPEC_LEN, lanes_up_to, programs, use_triton
-from .prepare_inputs_padded import drafted_tokens, rejected_tokens
-
-# Requests a program handles at a time: 8 int32 are the 32 bytes that an NPU moves at least.
-BLOCK_SIZE = 8
+from ._loads import load_inside
+from .prepare_inputs_padded import BLOCK_SIZE, drafted_tokens, number_of_blocks, rejected_tokens, requests_of
 
 
-@triton.jit(do_not_specialize=["vocab_size", "num_reqs"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["vocab_size", "num_sampled_tokens", "num_reqs", "stride"])  # type: ignore[untyped-decorator]
 def _kernel(  # type: ignore[no-untyped-def]
     sampled_token_ids_ptr,
     discard_request_mask_ptr,
@@ -41,32 +39,32 @@ def _kernel(  # type: ignore[no-untyped-def]
     TOKENS: tl.constexpr,
     STRIDE: tl.constexpr,
 ):
+    lane = tl.arange(0, BLOCK_SIZE)
     column = tl.arange(0, TOKENS)[None, :]
-    start = tl.program_id(0) * BLOCK_SIZE
-    last_first = num_reqs if STRIDE else start + 1
-    for first in range(start, last_first, tl.num_programs(0) * BLOCK_SIZE if STRIDE else 1):
-        request = first + tl.arange(0, BLOCK_SIZE)
-        inside = request < num_reqs
+    end = tl.cdiv(num_reqs - 1, BLOCK_SIZE) + 1 if STRIDE else tl.program_id(0) + 1
+    for block in range(tl.program_id(0), end, tl.num_programs(0) if STRIDE else 1):
+        first, number = requests_of(block, num_reqs, BLOCK_SIZE)
+        inside = lane < number
         token = tl.load(
-            sampled_token_ids_ptr + request[:, None] * stride + column,
+            sampled_token_ids_ptr + (first + lane[:, None]) * stride + column,
             mask=inside[:, None] & (column < num_sampled_tokens),
             other=-1,
         )
-        discarded = tl.load(discard_request_mask_ptr + request, mask=inside, other=1)
-        backup = tl.load(backup_next_token_ids_ptr + request, mask=inside, other=0)
+        discarded = load_inside(discard_request_mask_ptr + first + lane, inside)
+        backup = load_inside(backup_next_token_ids_ptr + first + lane, inside)
         # Sums and maxima of numbers only: triton-ascend 3.2.0 adds bools up in one bit.
         valid = tl.where((token >= 0) & (token < vocab_size), 1, 0)
         count = tl.where(discarded != 0, 0, tl.sum(valid, 1))
         last = tl.max(tl.where(valid > 0, column, -1), 1)
         next_token = tl.sum(tl.where(column == last[:, None], token, 0), 1)
-        tl.store(next_token_ids_ptr + request, tl.where(count > 0, next_token, backup), mask=inside)
-        tl.store(valid_sampled_tokens_count_ptr + request, count, mask=inside)
+        tl.store(next_token_ids_ptr + first + lane, tl.where(count > 0, next_token, backup), mask=inside)
+        tl.store(valid_sampled_tokens_count_ptr + first + lane, count, mask=inside)
         if cu_num_draft_tokens_ptr is not None:
-            drafted = drafted_tokens(cu_num_draft_tokens_ptr, first, num_reqs, BLOCK_SIZE)
+            drafted = drafted_tokens(cu_num_draft_tokens_ptr, first, number, BLOCK_SIZE)
             rejected = rejected_tokens(drafted, count)
-            end = tl.load(query_start_loc_ptr + request + 1, mask=inside, other=0)
-            tl.store(num_rejected_tokens_ptr + request, rejected, mask=inside)
-            tl.store(token_indices_to_sample_ptr + request, end - 1 - rejected, mask=inside)
+            next_row = load_inside(query_start_loc_ptr + first + 1 + lane, inside)
+            tl.store(num_rejected_tokens_ptr + first + lane, rejected, mask=inside)
+            tl.store(token_indices_to_sample_ptr + first + lane, next_row - 1 - rejected, mask=inside)
 
 
 def reference(
@@ -100,7 +98,7 @@ def _launch(
     num_rejected_tokens: torch.Tensor | None = None,
 ) -> None:
     num_reqs, width = sampled_token_ids.shape
-    blocks = triton.cdiv(num_reqs, BLOCK_SIZE)
+    blocks = number_of_blocks(num_reqs, BLOCK_SIZE)
     number = programs(blocks)
     _kernel[(number,)](
         sampled_token_ids,

@@ -17,6 +17,7 @@ import torch
 from vllm.triton_utils import tl, triton
 
 from ._dispatch import lanes_up_to, programs, use_triton, vector_cores
+from ._loads import load_inside
 
 # Entries of the vocabulary handled at a time. Three float32 tiles, each in two buffers, and what is computed
 # from them take 181,672 of the 196,608 bytes of an Ascend 910B's core at 4,096.
@@ -50,21 +51,24 @@ def _best_of_tiles(  # type: ignore[no-untyped-def]
         before = tl.load(cu_num_draft_tokens_ptr + tl.maximum(request - 1, 0))
         token = tl.where(request > 0, before, 0) + position
         if token < tl.load(cu_num_draft_tokens_ptr + request):
-            vocab = tile * TILE + tl.arange(0, TILE)
-            inside = vocab < vocab_size
+            # Lanes are compared with numbers, not tokens: a vector of those would have to be made.
+            lane = tl.arange(0, TILE)
+            begin = tile * TILE
+            inside = lane < vocab_size - begin
             # All rows together may have more than 2^31 elements.
-            row = token.to(tl.int64) * vocab_size
-            q = tl.load(q_ptr + request.to(tl.int64) * vocab_size + vocab, mask=inside, other=1.0)
-            prob = tl.load(target_probs_ptr + row + vocab, mask=inside, other=0.0)
+            row = token.to(tl.int64) * vocab_size + begin
+            q = load_inside(q_ptr + request.to(tl.int64) * vocab_size + begin + lane, inside)
+            # Behind the vocabulary 0, which divided by anything scores 0.
+            prob = tl.load(target_probs_ptr + row + lane, mask=inside, other=0.0)
             if draft_probs_ptr is None:
-                prob = tl.where(vocab == tl.load(draft_token_ids_ptr + token), 0.0, prob)
+                prob = tl.where(lane == tl.load(draft_token_ids_ptr + token) - begin, 0.0, prob)
             else:
-                prob = prob - tl.load(draft_probs_ptr + row + vocab, mask=inside, other=0.0)
+                prob = prob - tl.load(draft_probs_ptr + row + lane, mask=inside, other=0.0)
             score = prob / q
             # Nothing below zero, and nothing that is not a number.
             score = tl.where(score > 0, score, 0.0)
             best = tl.max(score, 0)
-            first = tl.min(tl.where(score == best, vocab, 2147483647), 0)
+            first = begin + tl.min(tl.where(score == best, lane, TILE), 0)
             # Both in one store. Of floats that are not negative the bits are in the order of the numbers.
             pair = tl.arange(0, 2)
             both = tl.where(pair == 0, best.to(tl.int32, bitcast=True), first)

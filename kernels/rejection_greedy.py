@@ -8,14 +8,72 @@ and ``rejection_greedy_sample_spec_len_1_triton``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 from typing import Any
 
 import torch
 from vllm.triton_utils import tl, triton
 
-from ._dispatch import MAX_SPEC_LEN, MIN_POSITIONS, lanes_up_to, programs, use_triton
-from ._rows import drafted, in_rows
+from ._dispatch import positions, programs, use_triton
+from ._rows import drafted, in_rows, tokens_of, write_rows
+
+
+@triton.jit
+def _one_by_one(  # type: ignore[no-untyped-def]
+    output_ptr, draft_token_ids_ptr, target_argmax_ptr, bonus, start, length
+):
+    """For an NPU: stops at the first rejected token, without a vector operation."""
+    one = tl.arange(0, 1)
+    accepted = 0
+    for i in range(length):
+        if accepted == i:
+            draft = tl.load(draft_token_ids_ptr + start + i + one)
+            target = tl.load(target_argmax_ptr + start + i).to(tl.int32)
+            tl.store(output_ptr + i, target)
+            accepted = tl.where(tl.max(draft, 0) == target, i + 1, accepted)
+    if accepted == length:
+        tl.store(output_ptr + length + one, bonus)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _at_once(  # type: ignore[no-untyped-def]
+    output_ptr, draft_token_ids_ptr, target_argmax_ptr, bonus, start, length, POSITIONS: tl.constexpr
+):
+    """For a GPU: no load waits for the verdict on the token before."""
+    position = tl.arange(0, POSITIONS)
+    inside = position < length
+    draft = tl.load(draft_token_ids_ptr + start + position, mask=inside, other=0)
+    target = tl.load(target_argmax_ptr + start + position, mask=inside, other=0).to(tl.int32)
+    rejected = tl.min(tl.where(draft != target, position, length), 0)
+    tl.store(output_ptr + position, tl.where(inside, target, bonus), mask=position <= rejected)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _one_request(  # type: ignore[no-untyped-def]
+    output_token_ids_ptr,
+    cu_num_draft_tokens_ptr,
+    draft_token_ids_ptr,
+    target_argmax_ptr,
+    bonus_token_ids_ptr,
+    is_greedy_ptr,
+    request,
+    max_spec_len,
+    POSITIONS: tl.constexpr,
+):
+    # What is only moved is loaded as a vector of one: a scalar load stalls a core of an NPU.
+    one = tl.arange(0, 1)
+    greedy = 1 if is_greedy_ptr is None else tl.max(tl.load(is_greedy_ptr + request + one).to(tl.int32), 0)
+    if cu_num_draft_tokens_ptr is None:
+        start = request
+        length = 1
+    else:
+        start, length = tokens_of(cu_num_draft_tokens_ptr, request, max_spec_len)
+    bonus = tl.load(bonus_token_ids_ptr + request + one)
+    output_ptr = output_token_ids_ptr + request * (max_spec_len + 1)
+    if greedy != 0:
+        if POSITIONS == 0:
+            _one_by_one(output_ptr, draft_token_ids_ptr, target_argmax_ptr, bonus, start, length)
+        else:
+            _at_once(output_ptr, draft_token_ids_ptr, target_argmax_ptr, bonus, start, length, POSITIONS)
 
 
 @triton.jit(do_not_specialize=["num_reqs", "max_spec_len"])  # type: ignore[untyped-decorator]
@@ -31,32 +89,21 @@ def _kernel(  # type: ignore[no-untyped-def]
     POSITIONS: tl.constexpr,
     STRIDE: tl.constexpr,
 ):
-    position = tl.arange(0, POSITIONS)
-    end = num_reqs if STRIDE else tl.program_id(0) + 1
-    for request in range(tl.program_id(0), end, tl.num_programs(0) if STRIDE else 1):
-        greedy = True if is_greedy_ptr is None else tl.load(is_greedy_ptr + request)
-        if cu_num_draft_tokens_ptr is None:
-            start = request
-            length = 1
-        else:
-            # A load before the first element is a fault on the NPU even where its mask is false.
-            before = tl.load(cu_num_draft_tokens_ptr + tl.maximum(request - 1, 0))
-            start = tl.where(request > 0, before, 0)
-            length = tl.load(cu_num_draft_tokens_ptr + request) - start
-            length = tl.minimum(tl.maximum(length, 0), max_spec_len)
-        # A vector of one: the token goes to its place without a detour over the scalar unit.
-        bonus = tl.load(bonus_token_ids_ptr + request + tl.arange(0, 1))
-        if greedy:
-            inside = position < length
-            draft = tl.load(draft_token_ids_ptr + start + position, mask=inside, other=0)
-            # An NPU has no 64-bit vector arithmetic, but it narrows what it loads.
-            target = tl.load(target_argmax_ptr + start + position, mask=inside, other=0).to(tl.int32)
-            rejected = tl.min(tl.where(draft != target, position, length), 0)
-            tl.store(
-                output_token_ids_ptr + request * (max_spec_len + 1) + position,
-                tl.where(inside, target, bonus),
-                mask=position < rejected + 1,
-            )
+    request = tl.program_id(0)
+    if STRIDE:
+        # Not range(): Ascend's compiler gives its loops a second set of buffers and flags, of no use where
+        # every token is waited for.
+        while request < num_reqs:
+            _one_request(
+                output_token_ids_ptr, cu_num_draft_tokens_ptr, draft_token_ids_ptr, target_argmax_ptr,
+                bonus_token_ids_ptr, is_greedy_ptr, request, max_spec_len, POSITIONS,
+            )  # fmt: skip
+            request += tl.num_programs(0)
+    else:
+        _one_request(
+            output_token_ids_ptr, cu_num_draft_tokens_ptr, draft_token_ids_ptr, target_argmax_ptr,
+            bonus_token_ids_ptr, is_greedy_ptr, request, max_spec_len, POSITIONS,
+        )  # fmt: skip
 
 
 def reference(
@@ -72,17 +119,13 @@ def reference(
     num_reqs, width = output_token_ids.shape
     if cu_num_draft_tokens is None:
         cu_num_draft_tokens = torch.arange(1, num_reqs + 1, device=output_token_ids.device)
-    start, length = drafted(cu_num_draft_tokens)
-    length = length.clamp(0, width - 1).unsqueeze(1)
+    start, length = drafted(cu_num_draft_tokens, width - 1)
     position = torch.arange(width, device=output_token_ids.device)
     target = in_rows(target_argmax, start, width)
     wrong = (in_rows(draft_token_ids, start, width) != target) & (position < length)
     rejected = torch.where(wrong, position, length).amin(1, keepdim=True)
-    written = position <= rejected
-    if is_greedy is not None:
-        written &= is_greedy.unsqueeze(1)
-    tokens = torch.where(position < length, target, bonus_token_ids.view(-1, 1)).int()
-    output_token_ids.copy_(torch.where(written, tokens, output_token_ids))
+    tokens = torch.where(position < length, target, bonus_token_ids.view(-1, 1))
+    write_rows(output_token_ids, tokens, rejected, is_greedy)
 
 
 def rejection_greedy(
@@ -122,7 +165,7 @@ def rejection_greedy(
             is_greedy,
             num_reqs,
             width - 1,
-            POSITIONS=max(MIN_POSITIONS, triton.next_power_of_2(width)),
+            POSITIONS=positions(width),
             STRIDE=number < num_reqs,
             num_warps=1,
         )
@@ -197,11 +240,10 @@ def compile_cases() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any]]]
         "max_spec_len": "i32",
     }
     ends, greedy = {"cu_num_draft_tokens_ptr": "*i32"}, {"is_greedy_ptr": "*i1"}
-    for positions, strides in product(lanes_up_to(MAX_SPEC_LEN + 1, MIN_POSITIONS), (False, True)):
-        size: dict[str, Any] = {"POSITIONS": positions, "STRIDE": strides}
-        name = f"{positions} positions" + ", many" * strides
+    for strides in (False, True):
+        name = "many" if strides else "few"
+        size: dict[str, Any] = {"POSITIONS": 0, "STRIDE": strides}
         yield name, _kernel, {**types, **ends, **greedy}, size
-        yield f"{name}, all greedy", _kernel, {**types, **ends}, {**size, "is_greedy_ptr": None}
-        if positions == MIN_POSITIONS:
-            constants = {**size, "is_greedy_ptr": None, "cu_num_draft_tokens_ptr": None}
-            yield f"{name}, one draft token each", _kernel, types, constants
+        size["is_greedy_ptr"] = None
+        yield f"{name}, all greedy", _kernel, {**types, **ends}, size
+        yield f"{name}, one draft token each", _kernel, types, {**size, "cu_num_draft_tokens_ptr": None}

@@ -7,14 +7,13 @@ Stands for the ``rejection_random_sample_kernel`` of vLLM and of vllm-ascend.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 from typing import Any
 
 import torch
 from vllm.triton_utils import tl, triton
 
-from ._dispatch import MAX_SPEC_LEN, MIN_POSITIONS, lanes_up_to, on_npu, programs, use_triton
-from ._rows import drafted, in_rows, probability
+from ._dispatch import on_npu, positions, programs, use_triton
+from ._rows import drafted, in_rows, probability, tokens_of, write_rows
 
 
 @triton.jit
@@ -32,23 +31,24 @@ def _one_by_one(  # type: ignore[no-untyped-def]
 ):
     """For an NPU, where a gather is a loop over scalars anyway: stops at the first rejected token."""
     accepted = 0
-    for i in range(length):
-        if accepted == i:
-            token = start + i
-            draft = tl.load(draft_token_ids_ptr + token)
-            known = (draft >= 0) & (draft < vocab_size)
-            # All rows together may have more than 2^31 elements.
-            at = token.to(tl.int64) * vocab_size + tl.where(known, draft, 0)
-            target_prob = tl.load(target_probs_ptr + at)
-            uniform = tl.load(uniform_probs_ptr + token).to(tl.float32)
-            if draft_probs_ptr is None:
-                accept = known & (target_prob >= uniform)
-            else:
-                draft_prob = tl.load(draft_probs_ptr + at)
-                accept = known & (draft_prob > 0) & (target_prob / draft_prob >= uniform)
-            if accept:
-                tl.store(output_ptr + i, draft)
-                accepted = i + 1
+    going_on = length > 0
+    while going_on:
+        token = start + accepted
+        draft = tl.load(draft_token_ids_ptr + token)
+        known = (draft >= 0) & (draft < vocab_size)
+        # All rows together may have more than 2^31 elements.
+        at = token.to(tl.int64) * vocab_size + tl.where(known, draft, 0)
+        target_prob = tl.load(target_probs_ptr + at)
+        uniform = tl.load(uniform_probs_ptr + token).to(tl.float32)
+        if draft_probs_ptr is None:
+            accept = known & (target_prob >= uniform)
+        else:
+            draft_prob = tl.load(draft_probs_ptr + at)
+            accept = known & (draft_prob > 0) & (target_prob / draft_prob >= uniform)
+        if accept:
+            tl.store(output_ptr + accepted, draft)
+            accepted += 1
+        going_on = accept & (accepted < length)
     one = tl.arange(0, 1)
     if accepted < length:
         bonus = tl.load(recovered_token_ids_ptr + start + accepted + one)
@@ -90,7 +90,43 @@ def _at_once(  # type: ignore[no-untyped-def]
     tl.store(output_ptr + position, tl.where(position < accepted, draft, last), mask=position <= accepted)
 
 
-@triton.jit(do_not_specialize=["num_reqs", "max_spec_len"])  # type: ignore[untyped-decorator]
+@triton.jit  # type: ignore[untyped-decorator]
+def _one_request(  # type: ignore[no-untyped-def]
+    output_token_ids_ptr,
+    cu_num_draft_tokens_ptr,
+    draft_token_ids_ptr,
+    draft_probs_ptr,
+    target_probs_ptr,
+    bonus_token_ids_ptr,
+    recovered_token_ids_ptr,
+    uniform_probs_ptr,
+    is_greedy_ptr,
+    request,
+    max_spec_len,
+    vocab_size,
+    POSITIONS: tl.constexpr,
+):
+    # What is only moved, or comes with a wait anyway, is loaded as a vector of one: a scalar load stalls a
+    # core of an NPU.
+    one = tl.arange(0, 1)
+    greedy = 0 if is_greedy_ptr is None else tl.max(tl.load(is_greedy_ptr + request + one).to(tl.int32), 0)
+    start, length = tokens_of(cu_num_draft_tokens_ptr, request, max_spec_len)
+    bonus = tl.load(bonus_token_ids_ptr + request + one)
+    output_ptr = output_token_ids_ptr + request * (max_spec_len + 1)
+    if greedy == 0:
+        if POSITIONS == 0:
+            _one_by_one(
+                output_ptr, draft_token_ids_ptr, draft_probs_ptr, target_probs_ptr, recovered_token_ids_ptr,
+                uniform_probs_ptr, bonus, start, length, vocab_size,
+            )  # fmt: skip
+        else:
+            _at_once(
+                output_ptr, draft_token_ids_ptr, draft_probs_ptr, target_probs_ptr, recovered_token_ids_ptr,
+                uniform_probs_ptr, bonus, start, length, vocab_size, POSITIONS,
+            )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["num_reqs", "max_spec_len", "vocab_size"])  # type: ignore[untyped-decorator]
 def _kernel(  # type: ignore[no-untyped-def]
     output_token_ids_ptr,
     cu_num_draft_tokens_ptr,
@@ -105,53 +141,24 @@ def _kernel(  # type: ignore[no-untyped-def]
     max_spec_len,
     vocab_size,
     POSITIONS: tl.constexpr,
-    AT_ONCE: tl.constexpr,
     STRIDE: tl.constexpr,
 ):
-    # What is only moved, or comes with a wait anyway, is loaded as a vector of one: a scalar load stalls a
-    # core of an NPU.
-    one = tl.arange(0, 1)
-    end = num_reqs if STRIDE else tl.program_id(0) + 1
-    for request in range(tl.program_id(0), end, tl.num_programs(0) if STRIDE else 1):
-        if is_greedy_ptr is None:
-            greedy = 0
-        else:
-            greedy = tl.max(tl.load(is_greedy_ptr + request + one).to(tl.int32), 0)
-        # A load before the first element is a fault on the NPU even where its mask is false.
-        before = tl.load(cu_num_draft_tokens_ptr + tl.maximum(request - 1, 0))
-        start = tl.where(request > 0, before, 0)
-        length = tl.load(cu_num_draft_tokens_ptr + request) - start
-        length = tl.minimum(tl.maximum(length, 0), max_spec_len)
-        bonus = tl.load(bonus_token_ids_ptr + request + one)
-        output_ptr = output_token_ids_ptr + request * (max_spec_len + 1)
-        if greedy == 0:
-            if AT_ONCE:
-                _at_once(
-                    output_ptr,
-                    draft_token_ids_ptr,
-                    draft_probs_ptr,
-                    target_probs_ptr,
-                    recovered_token_ids_ptr,
-                    uniform_probs_ptr,
-                    bonus,
-                    start,
-                    length,
-                    vocab_size,
-                    POSITIONS,
-                )
-            else:
-                _one_by_one(
-                    output_ptr,
-                    draft_token_ids_ptr,
-                    draft_probs_ptr,
-                    target_probs_ptr,
-                    recovered_token_ids_ptr,
-                    uniform_probs_ptr,
-                    bonus,
-                    start,
-                    length,
-                    vocab_size,
-                )
+    request = tl.program_id(0)
+    if STRIDE:
+        # Not range(): see rejection_greedy.
+        while request < num_reqs:
+            _one_request(
+                output_token_ids_ptr, cu_num_draft_tokens_ptr, draft_token_ids_ptr, draft_probs_ptr,
+                target_probs_ptr, bonus_token_ids_ptr, recovered_token_ids_ptr, uniform_probs_ptr,
+                is_greedy_ptr, request, max_spec_len, vocab_size, POSITIONS,
+            )  # fmt: skip
+            request += tl.num_programs(0)
+    else:
+        _one_request(
+            output_token_ids_ptr, cu_num_draft_tokens_ptr, draft_token_ids_ptr, draft_probs_ptr,
+            target_probs_ptr, bonus_token_ids_ptr, recovered_token_ids_ptr, uniform_probs_ptr, is_greedy_ptr,
+            request, max_spec_len, vocab_size, POSITIONS,
+        )  # fmt: skip
 
 
 def reference(
@@ -168,8 +175,7 @@ def reference(
     """The same in torch, on the device of its arguments, without a copy to the host. See
     :func:`rejection_random`."""
     width = output_token_ids.shape[1]
-    start, length = drafted(cu_num_draft_tokens)
-    length = length.clamp(0, width - 1).unsqueeze(1)
+    start, length = drafted(cu_num_draft_tokens, width - 1)
     position = torch.arange(width, device=output_token_ids.device)
     draft = in_rows(draft_token_ids, start, width)
     known = (draft >= 0) & (draft < target_probs.shape[1])
@@ -182,11 +188,8 @@ def reference(
     accepted = torch.where(accept, length, position).minimum(length).amin(1, keepdim=True)
     recovered = in_rows(recovered_token_ids, start, width)
     last = torch.where(accepted < length, recovered, bonus_token_ids.view(-1, 1))
-    written = position <= accepted
-    if is_greedy is not None:
-        written &= ~is_greedy.unsqueeze(1)
-    tokens = torch.where(position < accepted, draft, last).int()
-    output_token_ids.copy_(torch.where(written, tokens, output_token_ids))
+    tokens = torch.where(position < accepted, draft, last)
+    write_rows(output_token_ids, tokens, accepted, None if is_greedy is None else ~is_greedy)
 
 
 def rejection_random(
@@ -231,7 +234,7 @@ def rejection_random(
             is_greedy,
         )
     if num_reqs > 0:
-        npu, number = on_npu(), programs(num_reqs)
+        number = programs(num_reqs)
         _kernel[(number,)](
             output_token_ids,
             cu_num_draft_tokens,
@@ -240,13 +243,12 @@ def rejection_random(
             target_probs,
             bonus_token_ids,
             recovered_token_ids,
-            uniform_probs.float() if npu else uniform_probs,  # an NPU has no float64
+            uniform_probs.float() if on_npu() else uniform_probs,  # an NPU has no float64
             is_greedy,
             num_reqs,
             width - 1,
             target_probs.shape[1],
-            POSITIONS=max(MIN_POSITIONS, triton.next_power_of_2(width)),
-            AT_ONCE=not npu,
+            POSITIONS=positions(width),
             STRIDE=number < num_reqs,
             num_warps=1,
         )
@@ -298,9 +300,9 @@ def compile_cases() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any]]]
         "vocab_size": "i32",
     }
     greedy, probs = {"is_greedy_ptr": "*i1"}, {"draft_probs_ptr": "*fp32"}
-    for positions, strides in product(lanes_up_to(MAX_SPEC_LEN + 1, MIN_POSITIONS), (False, True)):
-        size: dict[str, Any] = {"POSITIONS": positions, "STRIDE": strides, "AT_ONCE": False}
-        name = f"{positions} positions" + ", many" * strides
+    for strides in (False, True):
+        size: dict[str, Any] = {"POSITIONS": 0, "STRIDE": strides}
+        name = "many" if strides else "few"
         yield name, _kernel, {**types, **greedy, **probs}, size
         yield f"{name}, no draft probs", _kernel, {**types, **greedy}, {**size, "draft_probs_ptr": None}
         yield f"{name}, none greedy", _kernel, {**types, **probs}, {**size, "is_greedy_ptr": None}

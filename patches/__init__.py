@@ -89,7 +89,11 @@ PATCHES: tuple[Patch, ...] = (
         "ascend_rejection_greedy_one_draft", _ASCEND_SAMPLING, "rejection_greedy_sample_spec_len_1_triton"
     ),
     _kernel("ascend_rejection_random", _ASCEND_SAMPLING, "rejection_random_sample_kernel"),
-    _kernel("ascend_block_verify", _ASCEND_SAMPLING, "rejection_random_sample_block_verify_kernel"),
+    Patch(
+        "spec_decode.kernels.ascend_block_verify",
+        target=_ASCEND_SAMPLING,
+        summary="rejection_random_sample_block_verify_kernel keeps the target's distribution: token by token",
+    ),
     _kernel("ascend_expand", _ASCEND_SAMPLING, "expand_kernel"),
     _kernel("ascend_recovered_tokens", _ASCEND_SAMPLING, "sample_recovered_tokens_kernel"),
     Patch(

@@ -81,6 +81,16 @@ def _backwards(x_ptr, out_ptr, n):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _backwards_beside_a_count(x_ptr, out_ptr, n):  # type: ignore[no-untyped-def]
+    count = 0
+    at = 8
+    while count < n:
+        at -= 1
+        count += 1
+        tl.store(out_ptr + at, tl.load(x_ptr + count))
+
+
+@triton.jit
 def _behind_what_was_subtracted(start_ptr, out_ptr):  # type: ignore[no-untyped-def]
     tl.store(out_ptr + (tl.load(start_ptr + 1) - tl.load(start_ptr)), 1)
 
@@ -140,6 +150,7 @@ BELOW_ZERO = (
     _case(_one_before, {"BLOCK": 64}, x_ptr="*i32", out_ptr="*i32", n="i32"),
     _case(_at_a_placeholder, draft_token_ids_ptr="*i32", probs_ptr="*fp32", out_ptr="*fp32"),
     _case(_backwards, x_ptr="*i32", out_ptr="*i32", n="i32"),
+    _case(_backwards_beside_a_count, x_ptr="*i32", out_ptr="*i32", n="i32"),
     _case(_behind_what_was_subtracted, start_ptr="*i32", out_ptr="*i32"),
 )
 

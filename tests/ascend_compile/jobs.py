@@ -19,7 +19,6 @@ class Job:
 
     Ours is the first case of `file` whose types and constants are as `with_` says, and whose pointers in
     `without`, and no others, are None. `strides`: for more requests than cores, where that is a variant.
-    `more` is what it may have more of than the host's: `why` says why.
     """
 
     file: str
@@ -30,8 +29,6 @@ class Job:
     with_: dict[str, Any] = field(default_factory=dict)
     without: frozenset[str] = frozenset()
     strides: bool | None = None
-    more: dict[str, int] = field(default_factory=dict)
-    why: str = ""
 
     def __str__(self) -> str:
         return f"{self.file}{', many requests' * bool(self.strides)}-{self.host_name()}"
@@ -159,14 +156,12 @@ JOBS: tuple[Job, ...] = (
     ),
     *(
         job
-        for file, kernel in (
-            ("rejection_random", "rejection_random_sample_kernel"),
-            ("rejection_block_verify", "rejection_random_sample_block_verify_kernel"),
-        )
+        # Ours verifies blocks token by token.
+        for kernel in ("rejection_random_sample_kernel", "rejection_random_sample_block_verify_kernel")
         for job in (
-            *_sampling(file, kernel, _RANDOM, {"NO_DRAFT_PROBS": False}),
+            *_sampling("rejection_random", kernel, _RANDOM, {"NO_DRAFT_PROBS": False}),
             *_sampling(
-                file,
+                "rejection_random",
                 kernel,
                 _but(_RANDOM, "draft_probs_ptr"),
                 {"draft_probs_ptr": None, "NO_DRAFT_PROBS": True},
@@ -204,46 +199,4 @@ JOBS: tuple[Job, ...] = (
 )
 
 # Where upstream's own algorithm goes through the drafts of a request one by one.
-SERIAL = frozenset({"rejection_greedy", "rejection_random", "rejection_block_verify"})
-
-# Where ours still has more than vllm-ascend's, and by how much: to be lowered, never raised. Its kernels walk
-# drafts one by one, with more scalar accesses than ours, which look at all drafts of a request at once.
-STILL_ABOVE: dict[str, dict[str, int]] = {
-    "prepare_inputs_padded-prepare_inputs_padded_kernel, BLOCK_SIZE 4": {"vector": 3, "branches": 2},
-    "prepare_inputs_padded, many requests-prepare_inputs_padded_kernel, BLOCK_SIZE 4": {
-        "vector": 3,
-        "flags": 2,
-        "branches": 2,
-    },
-    "rejection_greedy-rejection_greedy_sample_triton, BLOCK_SIZE 1": {"vector": 3},
-    "rejection_greedy-rejection_greedy_sample_triton, no is_greedy, BLOCK_SIZE 1": {
-        "dma_in": 1,
-        "vector": 11,
-        "barriers": 5,
-    },
-    "rejection_greedy, many requests-rejection_greedy_sample_triton, no is_greedy, BLOCK_SIZE 8": {
-        "dma_in": 1,
-        "vector": 5,
-        "barriers": 3,
-    },
-    "rejection_greedy-rejection_greedy_sample_spec_len_1_triton, BLOCK_SIZE 1": {
-        "dma_in": 1,
-        "vector": 11,
-        "barriers": 6,
-    },
-    "rejection_greedy, many requests-rejection_greedy_sample_spec_len_1_triton, BLOCK_SIZE 8": {
-        "dma_in": 1,
-        "vector": 9,
-        "flags": 8,
-        "barriers": 6,
-    },
-    "rejection_random, many requests-rejection_random_sample_kernel, NO_DRAFT_PROBS False, BLOCK_SIZE 8": {
-        "flags": 4
-    },
-    "rejection_random, many requests-rejection_random_sample_kernel, no draft_probs, NO_DRAFT_PROBS True, "
-    "BLOCK_SIZE 8": {"flags": 4},
-    "expand-expand_kernel, MAX_NUM_TOKENS 128, BLOCK_SIZE 1": {"barriers": 1},
-    "expand, many requests-expand_kernel, MAX_NUM_TOKENS 128, BLOCK_SIZE 8": {"flags": 14},
-    "recovered_tokens-sample_recovered_tokens_kernel, no draft_probs, PADDED_VOCAB_SIZE 262144, "
-    "NO_DRAFT_PROBS True, SUB_BLOCK 4096": {"vector": 2},
-}
+SERIAL = frozenset({"rejection_greedy", "rejection_random"})

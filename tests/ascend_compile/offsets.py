@@ -61,7 +61,9 @@ def _parse(lines: Iterator[str]) -> list[_Op]:
     """The operations up to the end of the block."""
     block: list[_Op] = []
     for line in lines:
-        line = re.sub(r" loc\(.*", "", line).strip()
+        line = line.strip()
+        if not line.startswith("^"):  # a block's arguments have a location each
+            line = re.sub(r" loc\(.*", "", line)
         if line.startswith("}"):
             if not line.endswith("{"):
                 return block

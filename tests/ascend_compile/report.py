@@ -31,9 +31,7 @@ buffer, flags and barriers, loops, of these those that walk single elements, and
 """
 
 _BESIDE = """\
-Buffer aside, counts of ours are at or below vllm-ascend's 0.16.0rc1, but for those that `STILL_ABOVE` in
-[jobs.py](../tests/ascend_compile/jobs.py) lists and those that a note explains: ours look at all drafts of
-a request at once, vllm-ascend's walk them one by one."""
+Buffer aside, no count of ours is above vllm-ascend's 0.16.0rc1."""
 
 _ONLY_THE_LARGEST = """\
 Where cases differ in sizes only, the largest; [baseline.json](../tests/ascend_compile/baseline.json) has
@@ -72,14 +70,9 @@ def table(compiled: Compiled) -> str:
         return [label, *(f"{value:,}" for value in asdict(count(case_hivm)).values())]
 
     beside: list[list[str]] = []
-    notes: list[str] = []
     for job in JOBS:
         mine, host = job.our_case(), job.host_case()
-        mark = ""
-        if job.why:
-            notes.append(f"{len(notes) + 1}. {job.file}: {job.why}.")
-            mark = f" ({len(notes)})"
-        beside.append(row(f"**{mine.name}**{mark}", compiled.hivm(mine, target)))
+        beside.append(row(f"**{mine.name}**", compiled.hivm(mine, target)))
         beside.append(row(f"vllm-ascend: {host.name}", compiled.hivm(host, target)))
     largest = [kind[-1] for kind in kinds()]
     every = [row(case.name, compiled.hivm(case, target)) for case in largest]
@@ -92,8 +85,6 @@ def table(compiled: Compiled) -> str:
             "",
             _rows(beside, "kernel"),
             "",
-            *notes,
-            *([""] if notes else []),
             "## All of them",
             "",
             _ONLY_THE_LARGEST,

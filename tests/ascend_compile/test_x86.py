@@ -51,7 +51,7 @@ def prepare_inputs_padded(rng: random.Random, case: Case) -> Batch:
         "token_indices_to_sample_ptr": empty,
         "num_rejected_tokens_ptr": empty,
         "num_reqs": len(drafted),
-        "pieces": -(-len(drafted) // case.constants["BLOCK_SIZE"]),
+        "pieces": 1 - (1 - len(drafted)) // case.constants["BLOCK_SIZE"],
     }
     return given, {
         "num_rejected_tokens_ptr": rejected,
@@ -87,7 +87,7 @@ def prepare_next_token_padded(rng: random.Random, case: Case) -> Batch:
         "vocab_size": vocab,
         "num_sampled_tokens": width,
         "num_reqs": requests,
-        "pieces": -(-requests // case.constants["BLOCK_SIZE"]),
+        "pieces": 1 - (1 - requests) // case.constants["BLOCK_SIZE"],
         "stride": width,
     }
     return given, {
@@ -240,18 +240,6 @@ def rejection_random(rng: random.Random, case: Case) -> Batch:
     return _random(rng, case, verify)
 
 
-def rejection_block_verify(rng: random.Random, case: Case) -> Batch:
-    def verify(ratios: list[float], uniform: list[float]) -> int:
-        accepted, prefix, threshold = 0, 1.0, 1.0
-        for at, (ratio, u) in enumerate(zip(ratios, uniform, strict=True)):
-            prefix, threshold = min(prefix * max(ratio, 0.0), 1.0), threshold * u
-            if prefix > 0 and prefix >= threshold:
-                accepted = at + 1
-        return accepted
-
-    return _random(rng, case, verify)
-
-
 def expand(rng: random.Random, case: Case) -> Batch:
     lengths = lengths_of(rng, 9)
     given: dict[str, Any] = {
@@ -341,7 +329,6 @@ ALGORITHMS: dict[str, Callable[[random.Random, Case], Batch]] = {
     "copy_and_expand_inputs": copy_and_expand_inputs,
     "rejection_greedy": rejection_greedy,
     "rejection_random": rejection_random,
-    "rejection_block_verify": rejection_block_verify,
     "expand": expand,
     "recovered_tokens._best_of_tiles": recovered_best_of_tiles,
     "recovered_tokens._best_of_all": recovered_best_of_all,

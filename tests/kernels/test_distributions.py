@@ -1,32 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """What comes out of rejection sampling is distributed as it should be: chi-square tests with fixed seeds.
 
-The references sample 200,000 requests, the kernels, which Triton's interpreter runs, 300. Token by token the
-output has the target's distribution. By blocks it has not (docs/kernels.md): vllm-ascend compares products of
-uniform numbers, and how many tokens are then accepted is what is tested.
+The references sample 200,000 requests, the kernels, which Triton's interpreter runs, 300. The output has the
+target's distribution, also where vllm-ascend verifies by blocks, whose output has not (docs/kernels.md).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from scipy import stats
+from vllm_ascend.ops.triton.reject_sample import cal_grid_and_block_size
+from vllm_ascend.ops.triton.triton_utils import init_device_properties_triton
+from vllm_ascend.sample import rejection_sampler
 
+from ascend_specpatch.kernels import _dispatch
 from ascend_specpatch.kernels import recovered_tokens as recovered
-from ascend_specpatch.kernels import rejection_block_verify as block_verify
 from ascend_specpatch.kernels import rejection_random as random
 
-from .support import Memory, randomness
+from .support import ASCEND, Memory, hosts_kernel, ours, randomness
 
 # A probability row for each position; the last is the bonus token's.
 TARGET = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1]])
 DRAFT = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.4, 0.1, 0.1, 0.4]])
 LENGTH, VOCAB = DRAFT.shape
-UNLIKELY = 1e-3
+UNLIKELY, IMPOSSIBLE = 1e-3, 1e-9
 
 
 def draws(rows: torch.Tensor, number: int, g: torch.Generator) -> torch.Tensor:
@@ -35,23 +36,29 @@ def draws(rows: torch.Tensor, number: int, g: torch.Generator) -> torch.Tensor:
 
 
 def sample(
-    number: int, seed: int, launch: Callable[..., Any], recover: Callable[..., Any], ngram: bool
-) -> Any:
-    """Draft tokens and output of `number` requests."""
-    g, memory = randomness(seed), Memory()
-    draft = draws(DRAFT, number, g)
-    bonus = draws(TARGET[LENGTH:], number, g)
+    number: int,
+    seed: int,
+    launch: Callable[..., Any],
+    recover: Callable[..., Any],
+    ngram: bool,
+    target: torch.Tensor = TARGET,
+    drafted: torch.Tensor = DRAFT,
+) -> torch.Tensor:
+    """The output of `number` requests."""
+    g, memory, length = randomness(seed), Memory(), len(drafted)
+    draft = draws(drafted, number, g)
+    bonus = draws(target[length:], number, g)
     q = torch.empty((number, VOCAB)).exponential_(generator=g)
-    uniform = torch.rand(number * LENGTH, dtype=torch.float64, generator=g)
-    cu = memory.tensor(torch.arange(1, number + 1) * LENGTH)
+    uniform = torch.rand(number * length, dtype=torch.float64, generator=g)
+    cu = memory.tensor(torch.arange(1, number + 1) * length)
     ids = memory.tensor(draft.flatten())
-    probs = memory.tensor(TARGET[:LENGTH].repeat(number, 1), torch.float32)
-    draft_probs = None if ngram else memory.tensor(DRAFT.repeat(number, 1), torch.float32)
+    probs = memory.tensor(target[:length].repeat(number, 1), torch.float32)
+    draft_probs = None if ngram else memory.tensor(drafted.repeat(number, 1), torch.float32)
     tokens = recover(cu, ids, draft_probs, probs, memory.tensor(q, torch.float32))
-    rows = memory.filled((number, LENGTH + 1), -1)
+    rows = memory.filled((number, length + 1), -1)
     uniforms = memory.tensor(uniform, torch.float64)
     launch(rows, cu, ids, draft_probs, probs, memory.tensor(bonus), tokens, uniforms, None)
-    return draft, rows.cpu()
+    return rows.cpu()
 
 
 def recover_by_kernel(cu: torch.Tensor, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -88,8 +95,8 @@ def test_token_by_token_the_output_is_the_targets(
     way: str, ngram: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number, launch, recover, npu = WAYS[way]
-    monkeypatch.setattr(random, "on_npu", lambda: npu)
-    _, rows = sample(number, 7, launch, recover, ngram)
+    monkeypatch.setattr(_dispatch, "_device", lambda: (npu, 40))
+    rows = sample(number, 7, launch, recover, ngram)
     for position in range(LENGTH + 1):
         assert likelihood(counts(rows[:, position]), TARGET[position]) > UNLIKELY
     # Of the tokens that are there, as many are the draft's as the two distributions have in common.
@@ -102,38 +109,54 @@ def test_token_by_token_the_output_is_the_targets(
         assert likelihood(split, torch.stack([overlap[position], 1 - overlap[position]])) > UNLIKELY
 
 
-def accepted_by_blocks(draft: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """[16, 3]: probability of each pair of draft tokens with 0, 1, 2 accepted, integrated by hand. With a <=
-    1 the first ratio, b <= 1 the second and u, v uniform: two are accepted if u v <= b, else one if u <=
-    a."""
-    cells = torch.zeros((VOCAB, VOCAB, 3), dtype=torch.float64)
-    for x in range(VOCAB):
-        for y in range(VOCAB):
-            a = min(float(target[0, x] / draft[0, x]), 1.0)
-            b = min(a * float(target[1, y] / draft[1, y]), 1.0)
-            both = b * (1 - math.log(b))
-            one = a - b - b * math.log(a / b) if a > b else 0.0
-            pair = float(DRAFT[0, x] * DRAFT[1, y])
-            cells[x, y] = pair * torch.tensor([1 - both - one, one, both], dtype=torch.float64)
-    return cells.view(-1, 3).clamp(min=0)
+# Three draft tokens: from there on vllm-ascend verifies by blocks.
+THREE = TARGET[[0, 1, 0, 2]], DRAFT[[0, 1, 0]]
+
+
+def with_blocks(find: Callable[[str], Any]) -> Callable[..., None]:
+    """Calls what is found in place of vllm-ascend's block verification, as its sampler does."""
+
+    def launch(rows: torch.Tensor, *arguments: Any) -> None:
+        init_device_properties_triton()
+        number, width = rows.shape
+        *inputs, uniform, _ = arguments
+        grid, block = cal_grid_and_block_size(number)
+        is_greedy = torch.zeros(number, dtype=torch.bool, device=rows.device)
+        options = {"NO_DRAFT_PROBS": inputs[2] is None, "BLOCK_SIZE": block}
+        find(ASCEND["rejection_random_sample_block_verify_kernel"])[(grid,)](
+            rows, *inputs, uniform.float(), is_greedy, width - 1, VOCAB, number, **options
+        )
+
+    return launch
+
+
+def blocks_without_triton(rows: torch.Tensor, *arguments: Any) -> None:
+    """vllm-ascend's, where it finds no Triton."""
+    *inputs, uniform, _ = arguments
+    is_greedy = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+    rejection_sampler.rejection_random_sample_block_verify_pytorch(
+        rows, *inputs, uniform.float(), is_greedy, rows.shape[1] - 1, VOCAB, IS_NGRAM=inputs[2] is None
+    )
 
 
 @pytest.mark.parametrize("ngram", [False, True])
+@pytest.mark.parametrize(("number", "triton"), [(MANY, False), (FEW, True)], ids=["reference", "kernel"])
+def test_where_vllm_ascend_verifies_by_blocks_the_output_is_the_targets(
+    number: int, triton: bool, ngram: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "use_triton", lambda: triton)
+    rows = sample(number, 11, with_blocks(ours), recovered.reference, ngram, *THREE)
+    for position, target in enumerate(THREE[0]):
+        found = counts(rows[:, position])
+        if found.sum() > 50:
+            assert likelihood(found, target) > UNLIKELY
+
+
 @pytest.mark.parametrize(
     ("number", "launch"),
-    [(MANY, block_verify.reference), (FEW, block_verify.rejection_block_verify)],
-    ids=["reference", "kernel"],
+    [(MANY, blocks_without_triton), (FEW, with_blocks(hosts_kernel))],
+    ids=["torch", "kernel"],
 )
-def test_by_blocks_as_many_are_accepted_as_the_rule_says(number: int, launch: Any, ngram: bool) -> None:
-    draft, rows = sample(number, 11, launch, recovered.reference, ngram)
-    accepted = (rows >= 0).sum(1) - 1
-    pair = draft[:, 0] * VOCAB + draft[:, 1]
-    observed = torch.bincount(pair.long() * 3 + accepted, minlength=VOCAB * VOCAB * 3)
-    expected = accepted_by_blocks(torch.ones_like(DRAFT) if ngram else DRAFT, TARGET)
-    if number == FEW:  # too few for each pair
-        observed, expected = observed.view(-1, 3).sum(0), expected.sum(0)
-    assert likelihood(observed, expected) > UNLIKELY
-    assert likelihood(counts(rows[:, LENGTH]), TARGET[LENGTH]) > UNLIKELY
-    for i in range(LENGTH):  # what is accepted is the draft's
-        taken = accepted > i
-        assert torch.equal(rows[taken, i], draft[taken, i])
+def test_vllm_ascends_blocks_are_what_that_test_finds(number: int, launch: Any) -> None:
+    rows = sample(number, 11, launch, recovered.reference, False, *THREE)
+    assert likelihood(counts(rows[:, 0]), THREE[0][0]) < IMPOSSIBLE

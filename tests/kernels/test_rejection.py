@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rejection sampling, greedy, random and by blocks: kernels, references, the hosts' kernels and loops say
-the same."""
+"""Rejection sampling, greedy and random: kernels, references, the hosts' kernels and loops say the same."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from vllm_ascend.ops.triton import reject_sample
 from vllm_ascend.ops.triton.triton_utils import init_device_properties_triton
 
-from ascend_specpatch.kernels import rejection_block_verify as block_verify
+from ascend_specpatch.kernels import _dispatch
 from ascend_specpatch.kernels import rejection_greedy as greedy
 from ascend_specpatch.kernels import rejection_random as random
 
@@ -110,19 +109,6 @@ def random_row(s: Sampling, start: int, length: int, bonus: int) -> list[int]:
     return [*row, bonus]
 
 
-def block_row(s: Sampling, start: int, length: int, bonus: int) -> list[int]:
-    accepted, ratio, uniform = 0, np.float32(1), np.float32(1)
-    for token in range(start, start + length):
-        _, target_prob, draft_prob = probabilities(s, token)
-        uniform *= np.float32(s.uniform[token])
-        ratio = min(ratio * target_prob / draft_prob, np.float32(1)) if draft_prob > 0 else np.float32(0)
-        ratio = ratio if ratio > 0 else np.float32(0)
-        if ratio > 0 and ratio >= uniform:
-            accepted = token - start + 1
-    row = [int(token) for token in s.draft[start : start + accepted]]
-    return [*row, bonus if accepted == length else int(s.recovered[start + accepted])]
-
-
 def by_hand(s: Sampling, rule: Callable[..., list[int]], wanted: list[bool]) -> list[list[int]]:
     """The whole output; the rows of requests that are not `wanted` stay as they were."""
     width = s.batch.max_spec_len + 1
@@ -136,39 +122,34 @@ def by_hand(s: Sampling, rule: Callable[..., list[int]], wanted: list[bool]) -> 
 # ---- the tests
 
 seeds = st.integers(0, 2**32 - 1)
-# The two forms of the random kernel; a GPU's runs here as well.
-FORMS = {"one_by_one": True, "at_once": False}
-RANDOM = {
-    "random": (random.rejection_random, random.reference, random_row),
-    "block_verify": (block_verify.rejection_block_verify, block_verify.reference, block_row),
-}
+# The two forms of the kernels; a GPU's runs here as well.
+FORMS = {"one_by_one": (True, 40), "at_once": (False, 1)}
 
 
 def form(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(random, "on_npu", lambda: FORMS[name])
+    monkeypatch.setattr(_dispatch, "_device", lambda: FORMS[name])
 
 
 @examples(20)
-@given(drafts(), seeds, st.booleans())
-def test_greedy(batch: Drafts, seed: int, mixed: bool) -> None:
+@given(drafts(), seeds, st.booleans(), st.sampled_from(sorted(FORMS)))
+def test_greedy(batch: Drafts, seed: int, mixed: bool, how: str) -> None:
     s = Sampling.make(batch, seed)
     wanted = s.is_greedy.tolist() if mixed else [True] * len(batch.drafted)
     want = by_hand(s, greedy_row, wanted)
     for give in (greedy.rejection_greedy, greedy.reference):
-        with Memory() as memory:
+        with pytest.MonkeyPatch.context() as monkeypatch, Memory() as memory:
+            form(monkeypatch, how)
             rows = s.rows(memory)
             give(rows, *s.greedy_arguments(memory), memory.tensor(s.is_greedy, torch.bool) if mixed else None)
             assert rows.tolist() == want
 
 
-@pytest.mark.parametrize("name", RANDOM)
 @examples(15)
 @given(drafts(), seeds, st.booleans(), st.sampled_from(sorted(FORMS)))
-def test_random(name: str, batch: Drafts, seed: int, ngram: bool, how: str) -> None:
-    launch, reference, rule = RANDOM[name]
+def test_random(batch: Drafts, seed: int, ngram: bool, how: str) -> None:
     s = Sampling.make(batch, seed, ngram=ngram)
-    want = by_hand(s, rule, (~s.is_greedy).tolist())
-    for give in (launch, reference):
+    want = by_hand(s, random_row, (~s.is_greedy).tolist())
+    for give in (random.rejection_random, random.reference):
         with pytest.MonkeyPatch.context() as monkeypatch, Memory() as memory:
             form(monkeypatch, how)
             rows = s.rows(memory)
@@ -177,24 +158,23 @@ def test_random(name: str, batch: Drafts, seed: int, ngram: bool, how: str) -> N
 
 
 @pytest.mark.parametrize("how", sorted(FORMS))
-@pytest.mark.parametrize("name", RANDOM)
-def test_many_requests(name: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    launch, _, rule = RANDOM[name]
+def test_many_requests(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     form(monkeypatch, how)
     s = Sampling.make(Drafts([i % 8 for i in range(200)], 7), 1)
     with Memory() as memory:
         rows = s.rows(memory)
-        launch(rows, *s.random_arguments(memory))
-        assert rows.tolist() == by_hand(s, rule, (~s.is_greedy).tolist())
+        random.rejection_random(rows, *s.random_arguments(memory))
+        assert rows.tolist() == by_hand(s, random_row, (~s.is_greedy).tolist())
+        rows = s.rows(memory)
+        greedy.rejection_greedy(rows, *s.greedy_arguments(memory))
+        assert rows.tolist() == by_hand(s, greedy_row, [True] * 200)
 
 
 @pytest.mark.parametrize("how", sorted(FORMS))
-@pytest.mark.parametrize("name", RANDOM)
 @pytest.mark.parametrize("ngram", [False, True])
 def test_a_ratio_equal_to_the_uniform_number_is_enough(
-    name: str, how: str, ngram: bool, monkeypatch: pytest.MonkeyPatch
+    how: str, ngram: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch, reference, rule = RANDOM[name]
     form(monkeypatch, how)
     s = Sampling.make(Drafts([1, 1, 1], 1), 2, ngram=ngram)
     s.is_greedy[:] = False
@@ -203,9 +183,9 @@ def test_a_ratio_equal_to_the_uniform_number_is_enough(
         s.target_probs[token] = ratio
         if s.draft_probs is not None:
             s.target_probs[token], s.draft_probs[token] = ratio / 4, 0.25
-    want = by_hand(s, rule, [True] * 3)
+    want = by_hand(s, random_row, [True] * 3)
     assert [row[0] for row in want] == [int(s.draft[0]), int(s.draft[1]), int(s.recovered[2])]
-    for give in (launch, reference):
+    for give in (random.rejection_random, random.reference):
         with Memory() as memory:
             rows = s.rows(memory)
             give(rows, *s.random_arguments(memory))
@@ -275,24 +255,15 @@ def test_random_as_the_hosts_kernels(how: str, batch: Drafts, seed: int, ngram: 
     assert rows.tolist() == theirs.tolist() == ascends.tolist() == mine.tolist()
 
 
-@examples(6)
-@given(drafts(max_requests=60), seeds, st.booleans())
-def test_block_verify_as_vllm_ascend(batch: Drafts, seed: int, ngram: bool) -> None:
-    init_device_properties_triton()
-    s = Sampling.make(batch, seed, ngram=ngram)
+@pytest.mark.parametrize("ngram", [False, True])
+def test_blocks_are_verified_token_by_token(ngram: bool) -> None:
+    s = Sampling.make(Drafts([3, 0, 5, 1], 5), 4, ngram=ngram)
     memory = Memory()
-    arguments = s.random_arguments(memory, torch.float32)
-    number, vocab = len(batch.drafted), s.target_probs.shape[1]
-    grid, block = reject_sample.cal_grid_and_block_size(number)
-    name = ASCEND["rejection_random_sample_block_verify_kernel"]
-    results = []
-    for kernel in (ours(name), hosts_kernel(name)):
-        rows = s.rows(memory)
-        kernel[(grid,)](
-            rows, *arguments, batch.max_spec_len, vocab, number, NO_DRAFT_PROBS=ngram, BLOCK_SIZE=block
-        )
-        results.append(rows.tolist())
-    assert results[0] == results[1]
+    rows, arguments = s.rows(memory), s.random_arguments(memory, torch.float32)
+    ours(ASCEND["rejection_random_sample_block_verify_kernel"])[(4,)](
+        rows, *arguments, 5, s.target_probs.shape[1], 4, NO_DRAFT_PROBS=ngram, BLOCK_SIZE=1
+    )
+    assert rows.tolist() == by_hand(s, random_row, (~s.is_greedy).tolist())
 
 
 # ---- bad values
@@ -319,17 +290,13 @@ def damaged(batch: Drafts, seed: int, ngram: bool) -> Sampling:
     return s
 
 
-@pytest.mark.parametrize("name", RANDOM)
 @examples(15)
 @given(drafts(), seeds, st.booleans(), st.sampled_from(sorted(FORMS)))
-def test_bad_values_end_the_accepted_tokens(
-    name: str, batch: Drafts, seed: int, ngram: bool, how: str
-) -> None:
-    launch, reference, rule = RANDOM[name]
+def test_bad_values_end_the_accepted_tokens(batch: Drafts, seed: int, ngram: bool, how: str) -> None:
     s = damaged(batch, seed, ngram)
     with np.errstate(all="ignore"):
-        want = by_hand(s, rule, (~s.is_greedy).tolist())
-        for give in (launch, reference):
+        want = by_hand(s, random_row, (~s.is_greedy).tolist())
+        for give in (random.rejection_random, random.reference):
             with pytest.MonkeyPatch.context() as monkeypatch, Memory() as memory:
                 form(monkeypatch, how)
                 rows = s.rows(memory)
@@ -338,11 +305,12 @@ def test_bad_values_end_the_accepted_tokens(
 
 
 @examples(8)
-@given(drafts(), seeds)
-def test_greedy_with_ids_outside_the_vocabulary(batch: Drafts, seed: int) -> None:
+@given(drafts(), seeds, st.sampled_from(sorted(FORMS)))
+def test_greedy_with_ids_outside_the_vocabulary(batch: Drafts, seed: int, how: str) -> None:
     s = damaged(batch, seed, False)
     s.argmax = torch.where(s.argmax % 2 == 0, s.draft.long(), s.argmax)
-    with Memory() as memory:
+    with pytest.MonkeyPatch.context() as monkeypatch, Memory() as memory:
+        form(monkeypatch, how)
         rows, same = s.rows(memory), s.rows(memory)
         arguments = s.greedy_arguments(memory)
         greedy.rejection_greedy(rows, *arguments)
@@ -359,30 +327,32 @@ def test_batches_at_the_edge(batch: Drafts, monkeypatch: pytest.MonkeyPatch) -> 
     wanted = [True] * len(batch.drafted)
     for name in FORMS:
         form(monkeypatch, name)
-        for launch, reference, rule in RANDOM.values():
-            for give in (launch, reference):
-                with Memory() as memory:
-                    rows = s.rows(memory)
-                    give(rows, *s.random_arguments(memory))
-                    assert rows.tolist() == by_hand(s, rule, wanted)
-    for give in (greedy.rejection_greedy, greedy.reference):
-        with Memory() as memory:
-            rows = s.rows(memory)
-            give(rows, *s.greedy_arguments(memory), None)
-            assert rows.tolist() == by_hand(s, greedy_row, wanted)
+        for give in (random.rejection_random, random.reference):
+            with Memory() as memory:
+                rows = s.rows(memory)
+                give(rows, *s.random_arguments(memory))
+                assert rows.tolist() == by_hand(s, random_row, wanted)
+        for give in (greedy.rejection_greedy, greedy.reference):
+            with Memory() as memory:
+                rows = s.rows(memory)
+                give(rows, *s.greedy_arguments(memory), None)
+                assert rows.tolist() == by_hand(s, greedy_row, wanted)
 
 
-def test_more_draft_tokens_than_a_row_holds_stay_in_their_row() -> None:
+@pytest.mark.parametrize("how", sorted(FORMS))
+def test_more_draft_tokens_than_a_row_holds_stay_in_their_row(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form(monkeypatch, how)
     s = Sampling.make(Drafts([5, 2, 4], 5), 3)
     s.batch = Drafts([5, 2, 4], 2)  # of which rows of three are made
     s.is_greedy[:] = False
     s.argmax, s.uniform = s.draft.long(), torch.zeros(11)  # all are accepted
-    for launch, reference, _ in RANDOM.values():
-        with Memory() as memory:
-            rows, same = s.rows(memory), s.rows(memory)
-            launch(rows, *s.random_arguments(memory))
-            reference(same, *s.random_arguments(memory))
-            assert rows.tolist() == same.tolist()
+    with Memory() as memory:
+        rows, same = s.rows(memory), s.rows(memory)
+        random.rejection_random(rows, *s.random_arguments(memory))
+        random.reference(same, *s.random_arguments(memory))
+        assert rows.tolist() == same.tolist()
     with Memory() as memory:
         rows, same = s.rows(memory), s.rows(memory)
         greedy.rejection_greedy(rows, *s.greedy_arguments(memory))

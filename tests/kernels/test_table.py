@@ -22,7 +22,6 @@ from ascend_specpatch.kernels import (
     prepare_inputs_padded,
     prepare_next_token_padded,
     recovered_tokens,
-    rejection_block_verify,
     rejection_greedy,
     rejection_random,
 )
@@ -166,7 +165,7 @@ class Recorder:
 
 MODULES = (
     copy_and_expand_inputs, expand, prepare_inputs_padded, prepare_next_token_padded, recovered_tokens,
-    rejection_block_verify, rejection_greedy, rejection_random,
+    rejection_greedy, rejection_random,
 )  # fmt: skip
 
 
@@ -202,7 +201,6 @@ def launch_all(number: int, length: int = 3, vocab: int = 32_000) -> None:
     random = (one, flat, probs, probs, bonus, flat, torch.zeros(tokens), mask)
     rejection_greedy.rejection_greedy(rows, one, flat, flat.long(), bonus)
     rejection_random.rejection_random(rows, *random)
-    rejection_block_verify.rejection_block_verify(rows, *random)
     recovered_tokens.recovered_tokens(flat, one, flat, probs, probs, q, length)
     expand.expand(torch.zeros(tokens), torch.zeros(number), one)
     prepare_inputs_padded.prepare_inputs_padded(one, one, integers(number + 1))

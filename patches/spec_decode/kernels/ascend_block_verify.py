@@ -2,11 +2,12 @@
 """spec_decode.kernels.ascend_block_verify
 
 What: ``rejection_random_sample_block_verify_kernel`` of ``vllm_ascend.ops.triton.reject_sample``: which
-    drafts of requests that sample are accepted, verified as a block (three drafts and more).
-Why: it loads at index -1, uses a draft of -1 as an offset, and is compiled anew for each of many batch
-    sizes.
-How: ``kernels/rejection_block_verify.py`` stands in under the kernel's name and calling convention, and
-    chooses its own grid.
+    drafts of requests that sample are accepted (three drafts and more). Corrects the distribution of the
+    output.
+Why: what it accepts as a block is not distributed as the target model's tokens (docs/kernels.md). It also
+    loads at index -1, uses a draft of -1 as an offset, and is compiled anew for each of many batch sizes.
+How: ``kernels/rejection_block_verify.py`` stands in under the kernel's name and calling convention, verifies
+    token by token, which keeps the target's distribution, and chooses its own grid.
 Until: vllm-ascend's kernel has none of these faults.
 """
 
