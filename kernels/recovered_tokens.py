@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from vllm.triton_utils import tl, triton
 
-from ._dispatch import lanes_up_to, programs, use_triton, vector_cores
+from ._dispatch import lanes_up_to, on_npu, programs, use_triton, vector_cores
 from ._loads import load_inside
 
 # Entries of the vocabulary handled at a time. Three float32 tiles, each in two buffers, and what is computed
@@ -41,6 +41,7 @@ def _best_of_tiles(  # type: ignore[no-untyped-def]
     vocab_size,
     tiles,
     TILE: tl.constexpr,
+    LANES: tl.constexpr,
 ):
     for item in range(tl.program_id(0), num_items, tl.num_programs(0)):
         # Neighbours take the positions of one request and one tile: the same part of q, then in the cache.
@@ -68,7 +69,10 @@ def _best_of_tiles(  # type: ignore[no-untyped-def]
             # Nothing below zero, and nothing that is not a number.
             score = tl.where(score > 0, score, 0.0)
             best = tl.max(score, 0)
-            first = begin + tl.min(tl.where(score == best, lane, TILE), 0)
+            if LANES:
+                first = begin + tl.min(tl.where(score == best, lane, TILE), 0)
+            else:  # a GPU takes up to twice as long over the reduction of bare lanes
+                first = tl.min(tl.where(score == best, begin + lane, 2147483647), 0)
             # Both in one store. Of floats that are not negative the bits are in the order of the numbers.
             pair = tl.arange(0, 2)
             both = tl.where(pair == 0, best.to(tl.int32, bitcast=True), first)
@@ -154,6 +158,7 @@ def recovered_tokens(
             vocab_size,
             tiles,
             TILE=tile,
+            LANES=on_npu(),
             num_warps=8 if tile == TILE else 4,
         )
         _best_of_all[(programs(num_tokens),)](
@@ -204,8 +209,9 @@ def compile_cases() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any]]]
         "tiles": "i32",
     }
     for tile in (TILE, SMALL_TILE):
-        yield f"tile {tile}", _best_of_tiles, {**types, "draft_probs_ptr": "*fp32"}, {"TILE": tile}
-        yield f"tile {tile}, no draft probs", _best_of_tiles, types, {"TILE": tile, "draft_probs_ptr": None}
+        constants = {"TILE": tile, "LANES": True}
+        yield f"tile {tile}", _best_of_tiles, {**types, "draft_probs_ptr": "*fp32"}, constants
+        yield f"tile {tile}, no draft probs", _best_of_tiles, types, {**constants, "draft_probs_ptr": None}
     types = {"output_token_ids_ptr": "*i32", "best_ptr": "*i32", "num_tokens": "i32", "tiles": "i32"}
     # Vocabularies of up to 2^18 tokens, the small tile.
     for tiles in lanes_up_to(2**18 // SMALL_TILE):

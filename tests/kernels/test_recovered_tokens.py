@@ -69,7 +69,11 @@ def test_it_takes_the_largest(batch: Drafts, vocab: int, seed: int, ngram: bool)
 
 @pytest.mark.parametrize("vocab", [151_936, 262_144, 128_257])
 @pytest.mark.parametrize("ngram", [False, True])
-def test_vocabularies_of_real_models(vocab: int, ngram: bool) -> None:
+@pytest.mark.parametrize("npu", [True, False], ids=["npu", "gpu"])
+def test_vocabularies_of_real_models(
+    vocab: int, ngram: bool, npu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "on_npu", lambda: npu)
     case = Case(Drafts([3], 3), vocab, vocab, ngram=ngram)
     case.q[:, -1] = 1e-7  # so that the last tile has it
     if case.draft is not None:
