@@ -93,6 +93,17 @@ def test_batches_at_the_edge(batch: Drafts) -> None:
             assert output.tolist() == by_hand(batch, values, (0, 0))
 
 
+@pytest.mark.parametrize("number", [40, 41, 90])
+def test_more_requests_than_cores(number: int) -> None:
+    """Each core has its share of neighbours; with 41 requests for 40 cores many have none."""
+    batch = Drafts([1 + request % 3 for request in range(number)], 3)
+    values = torch.arange(number, dtype=torch.int32)
+    with Memory() as memory:
+        output = memory.filled((batch.num_tokens,), -7)
+        kernel.expand(output, memory.tensor(values), memory.tensor(batch.cu))
+        assert output.tolist() == by_hand(batch, values, (0, 0))
+
+
 @pytest.mark.parametrize("give", [kernel.expand, kernel.reference], ids=["kernel", "reference"])
 def test_tokens_of_no_request_are_left_as_they_are(give: object) -> None:
     with Memory() as memory:
