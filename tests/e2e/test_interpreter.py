@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our Triton kernels inside an engine: in Triton's interpreter they give what their torch references give.
+
+The hosts see a usable Triton in both runs, so they take the same ways, with the same kernel of their own.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.cases import Case
+from tests.e2e.checks import Check, counts
+
+OURS = "ascend_specpatch.kernels."
+HOSTS = {"vllm_ascend.ops.triton.rope"}
+GREEDY: dict[str, object] = {}
+RANDOM: dict[str, object] = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "seed": 1}
+OF_GREEDY = {"prepare_next_token_padded", "rejection_greedy"}
+OF_RANDOM = {"prepare_next_token_padded", "expand", "recovered_tokens"}
+
+
+def case(method: str, draft: str, k: int, sampling: dict[str, object]) -> Case:
+    # Small: the interpreter takes a thousand times as long as a device.
+    engine = {"max_num_seqs": 2, "max_num_batched_tokens": 64, "max_model_len": 128}
+    return Case(
+        "pred", method, draft, k=k, prompts="short", max_tokens=8, engine=engine, sampling=sampling,
+        env={"NPU_EMU_TRITON": "1"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("case", "kernels"),
+    [
+        pytest.param(case("draft_model", "pred_draft", 3, GREEDY), OF_GREEDY, id="draft_model"),
+        pytest.param(case("eagle", "pred_eagle", 3, GREEDY), OF_GREEDY, id="eagle"),
+        pytest.param(
+            case("draft_model", "pred_draft", 2, RANDOM), OF_RANDOM | {"rejection_random"}, id="sampling"
+        ),
+        # From three drafts on vllm-ascend verifies by blocks.
+        pytest.param(
+            case("eagle", "pred_eagle", 3, RANDOM), OF_RANDOM | {"rejection_block_verify"}, id="by-blocks"
+        ),
+    ],
+)
+def test_kernels_in_the_interpreter_give_what_their_references_give(
+    check: Check, case: Case, kernels: set[str]
+) -> None:
+    interpreted = check.runs(case.with_env(ASCEND_SPECPATCH_KERNELS="triton"))
+    reference = check.runs(case.with_env(ASCEND_SPECPATCH_KERNELS="torch"))
+    assert launched_modules(interpreted.facts) == HOSTS | {OURS + name for name in kernels}
+    assert launched_modules(reference.facts) == HOSTS
+    assert interpreted.tokens == reference.tokens
+    assert interpreted.drafts == reference.drafts
+    assert counts(interpreted) == counts(reference)
+    assert 0 < interpreted.accepted < interpreted.drafted  # both acceptance and rejection were exercised
+
+
+def launched_modules(facts: dict[str, dict[str, int]]) -> set[str]:
+    """The modules of the Triton kernels that a worker launched after its warm-up."""
+    return {kernel.rpartition(".")[0] for kernel in facts["kernels"]}
