@@ -85,6 +85,10 @@ NEW = {
             f"{MODEL_RUNNER}.NPUModelRunner.sample_tokens",
         )
     },
+    "vllm_ascend.sample.rejection_sampler.apply_sampling_constraints": [
+        "vllm.v1.sample.rejection_sampler.apply_sampling_constraints",
+        "vllm_ascend.sample.rejection_sampler.apply_sampling_constraints",
+    ],
     **{
         f"{module}.{name}": sorted(f"{holder}.{name}" for holder in (module, *importers))
         for module, kernels in IMPORTERS.items()
