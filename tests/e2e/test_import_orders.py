@@ -87,6 +87,7 @@ NEW = {
     },
     "vllm_ascend.sample.rejection_sampler.apply_sampling_constraints": [
         "vllm.v1.sample.rejection_sampler.apply_sampling_constraints",
+        "vllm_ascend.patch.worker.patch_rejection_sampler.apply_sampling_constraints",
         "vllm_ascend.sample.rejection_sampler.apply_sampling_constraints",
     ],
     **{

@@ -22,6 +22,9 @@ EXTRA_SLOTS = {"copy_and_expand_inputs"}  # of a draft model, for the token that
 OF_RANDOM = {"prepare_next_token_padded", "expand", "recovered_tokens"}
 
 
+MOST_LAUNCHES = 124  # of a draft model's three passes over a verified batch; 51 are the model's
+
+
 def case(method: str, draft: str, k: int, sampling: dict[str, object]) -> Case:
     # Small: the interpreter takes a thousand times as long as a device.
     engine = {"max_num_seqs": 2, "max_num_batched_tokens": 64, "max_model_len": 128}
@@ -62,6 +65,19 @@ def test_kernels_in_the_interpreter_give_what_their_references_give(
     assert interpreted.drafts == reference.drafts
     assert counts(interpreted) == counts(reference)
     assert 0 < interpreted.accepted < interpreted.drafted  # both acceptance and rejection were exercised
+
+
+def test_a_draft_model_launches_no_more_than_it_did(check: Check) -> None:
+    outcome = check.runs(
+        case("draft_model", "pred_draft", 3, GREEDY).with_env(ASCEND_SPECPATCH_KERNELS="triton")
+    )
+    launches = {
+        cost["launches"]
+        for cost in outcome.facts["costs"]
+        if (cost["method"], cost["requests"], cost["rows"]) == ("_propose", 2, 8)
+    }
+    assert launches, "no step verified the drafts of both requests"
+    assert max(launches) <= MOST_LAUNCHES
 
 
 def launches_by_module(facts: dict[str, dict[str, int]]) -> Counter[str]:
