@@ -37,8 +37,8 @@ export VLLM_DO_NOT_TRACK := 1
 # Python sets this for its own programs on some systems; a virtual environment made under it would point elsewhere.
 unexport PYTHONHOME PYTHONPATH
 
-.PHONY: help env test lint format test-quick test-unit test-order test-kernels ascend-compile ascend-baseline test-e2e fuzz \
-	demo wheel benchmark benchmark-activation docs clean distclean
+.PHONY: help env test lint format test-quick test-unit test-order test-kernels test-upstream ascend-compile \
+	ascend-baseline test-e2e fuzz demo wheel benchmark benchmark-activation docs clean distclean
 
 help: ## this list
 	@echo "make TARGET [HOST=$(HOST)]       hosts: $(KNOWN_HOSTS)"
@@ -99,6 +99,17 @@ $(VENV)/made-project: pyproject.toml $(wildcard ascend_specpatch/startup/*) $(VE
 	touch $@
 	echo "==> $(VENV) is ready"
 
+# vLLM's tests, which only its source distribution has. pip asks it for its version, hence the build's environment.
+VLLM_SOURCE := build/$(subst ==,-,$(HOST_VLLM))
+$(VLLM_SOURCE)/made: tests/hosts/$(HOST).mk | $(VENV)/made-hosts
+	@mkdir -p build
+	echo "==> $(HOST_VLLM): its tests (30 MB to fetch)"
+	log=build/vllm-tests.log
+	$(HOST_VLLM_BUILD) $(PYTHON) -m pip --disable-pip-version-check download --no-deps --no-build-isolation \
+	  --progress-bar off --no-binary vllm --dest build "$(HOST_VLLM)" >"$$log" 2>&1 || { cat "$$log" >&2; exit 1; }
+	tar -xzf $(VLLM_SOURCE).tar.gz -C build --no-same-owner "$(notdir $(VLLM_SOURCE))/tests"
+	touch $@
+
 # Ascend's public compilers: triton-ascend is another Triton than the hosts', under the same name.
 ASCEND_VENV := .venv-ascend
 $(ASCEND_VENV)/made: tests/ascend_compile/requirements.txt
@@ -122,7 +133,7 @@ test: lint ## all that CI runs: the quick tests beside the end-to-end ones, whic
 	cat $$log
 	[ $$end_to_end = 0 ] && [ $$quick_tests = 0 ]
 
-test-quick: test-unit test-order test-kernels ascend-compile ## all tests but the end-to-end ones
+test-quick: test-unit test-order test-kernels test-upstream ascend-compile ## all tests but the end-to-end ones
 
 lint: env ## ruff (format and rules) and mypy --strict
 	@echo "==> lint"
@@ -144,6 +155,10 @@ test-order: env ## import orders and processes, with small stand-ins for the hos
 
 test-kernels: env ## each kernel against its torch reference
 	@$(if $(wildcard tests/kernels),echo "==> kernels"; $(PYTEST) tests/kernels)
+
+test-upstream: env $(VLLM_SOURCE)/made ## vLLM's own tests of what the kernels replace, from its source distribution
+	@echo "==> vLLM's own tests"
+	$(PYTEST) tests/upstream
 
 ASCEND_PYTEST := "$(CURDIR)/$(ASCEND_VENV)/bin/pytest" tests/ascend_compile
 ascend-compile: $(ASCEND_VENV)/made ## every kernel through Ascend's public compilers (an environment of its own: 0.9 GB)

@@ -20,6 +20,7 @@ _VLLM_DRAFTING = "vllm.v1.spec_decode.utils"
 _VLLM_SAMPLING = "vllm.v1.sample.rejection_sampler"
 _ASCEND_DRAFTING = "vllm_ascend.ops.triton.spec_decode.utils"
 _ASCEND_SAMPLING = "vllm_ascend.ops.triton.reject_sample"
+_ASCEND_SAMPLER = "vllm_ascend.sample.rejection_sampler"
 
 
 def _kernel(name: str, target: str, upstream: str) -> Patch:
@@ -75,6 +76,11 @@ PATCHES: tuple[Patch, ...] = (
         "spec_decode.first_draft_slots",
         target=_SCHEDULER,
         summary="the first drafts of a request have KV slots of their own",
+    ),
+    Patch(
+        "spec_decode.sampling_constraints",
+        target=_ASCEND_SAMPLER,
+        summary="temperature, top-k and top-p of each draft token in one launch",
     ),
     _kernel("prepare_inputs", _VLLM_DRAFTING, "eagle_prepare_inputs_padded_kernel"),
     _kernel("prepare_next_token", _VLLM_DRAFTING, "eagle_prepare_next_token_padded_kernel"),

@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,7 @@ class _Recording:
     steps: int = 0  # target forward passes that had tokens
     drafts: list[tuple[int, int, int, list[int]]] = field(default_factory=list)  # the fields of cases.Draft
     costs: list[dict[str, Any]] = field(default_factory=list)  # see _count_costs
+    kernels: Counter[str] = field(default_factory=Counter)  # launches in Triton's interpreter, by module.name
 
 
 # A worker is a process of its own (or the only one), so there is one recording a process.
@@ -39,6 +41,8 @@ def install(worker: Any) -> None:
     """Start recording; called after the engine is up, so warm-up runs are not recorded."""
     runner = worker.model_runner
     _count_steps(runner)
+    if os.environ.get("TRITON_INTERPRET") == "1":  # the emulator's, where kernels run in the interpreter
+        _count_kernels()
     drafter = getattr(runner, "drafter", None)
     if hasattr(drafter, "_propose"):
         for name in (
@@ -60,6 +64,19 @@ def _count_steps(runner: Any) -> None:
         return execute(scheduler_output, *args, **kwargs)
 
     runner.execute_model = counting
+
+
+def _count_kernels() -> None:
+    from triton.runtime.interpreter import GridExecutor
+
+    launch = GridExecutor.__call__
+
+    @functools.wraps(launch)
+    def counting(self: Any, *args: Any, **kwargs: Any) -> None:
+        _recording.kernels[f"{self.fn.__module__}.{self.fn.__name__}"] += 1
+        launch(self, *args, **kwargs)
+
+    GridExecutor.__call__ = counting
 
 
 def _count_costs(drafter: Any, name: str) -> None:
@@ -123,6 +140,7 @@ def collect(worker: Any) -> dict[str, Any]:
         "steps": _recording.steps,
         "drafts": _recording.drafts,
         "costs": _recording.costs,
+        "kernels": dict(_recording.kernels),
         "runner": _name(type(runner)),
         "drafter": _name(type(drafter)),
         "drafter_bases": [_name(base) for base in type(drafter).__mro__],

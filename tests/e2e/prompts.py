@@ -9,7 +9,8 @@ _MIXED_LENGTHS = (5, 17, 130, 41, 260)
 
 
 def tokens(name: str) -> list[list[int]]:
-    """``mixed``: five random prompts and a repetitive one. ``one``: a single prompt. ``many``: 32.
+    """``mixed``: five random prompts and a repetitive one. ``one``: a single prompt. ``short``: two
+    of 5 and 17 tokens. ``many``: 32.
 
     ``shared_prefix``: six prompts with the same first 256 tokens (two KV blocks). ``block_edges``: prompts
     that end just before, at and just after the end of a KV block. ``growing``: prompts that fill eight blocks
@@ -29,6 +30,10 @@ def _mixed() -> list[list[int]]:
 
 def _one() -> list[list[int]]:
     return [_mixed()[3]]
+
+
+def _short() -> list[list[int]]:
+    return _mixed()[:2]
 
 
 def _many() -> list[list[int]]:
@@ -60,6 +65,7 @@ def _same_edge() -> list[list[int]]:
 _SETS = {
     "mixed": _mixed,
     "one": _one,
+    "short": _short,
     "many": _many,
     "shared_prefix": _shared_prefix,
     "block_edges": _block_edges,

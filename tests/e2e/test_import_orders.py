@@ -93,6 +93,11 @@ NEW = {
             f"{MODEL_RUNNER}.NPUModelRunner.sample_tokens",
         )
     },
+    "vllm_ascend.sample.rejection_sampler.apply_sampling_constraints": [
+        "vllm.v1.sample.rejection_sampler.apply_sampling_constraints",
+        "vllm_ascend.patch.worker.patch_rejection_sampler.apply_sampling_constraints",
+        "vllm_ascend.sample.rejection_sampler.apply_sampling_constraints",
+    ],
     **{
         f"{module}.{name}": sorted(f"{holder}.{name}" for holder in (module, *importers))
         for module, kernels in IMPORTERS.items()

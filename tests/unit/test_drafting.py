@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import sys
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,23 @@ torch = pytest.importorskip("torch", reason="drafting is arithmetic on tensors")
 from ascend_specpatch.patches.spec_decode.drafting import graph, later_passes, loop  # noqa: E402
 from ascend_specpatch.patches.spec_decode.drafting.first_pass import FirstPass  # noqa: E402
 from ascend_specpatch.patches.spec_decode.drafting.later_passes import LaterPasses  # noqa: E402
+
+
+def _jit(function: Any = None, **options: Any) -> Any:
+    return function or _jit
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kernels_without_a_host() -> Iterator[None]:
+    """Kernels run as their references, and take a Triton from vLLM all the same."""
+    triton_utils = SimpleNamespace(HAS_TRITON=False, tl=None, triton=SimpleNamespace(jit=_jit))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "vllm", ModuleType("vllm"))
+        patch.setitem(sys.modules, "vllm.triton_utils", triton_utils)
+        yield
+    for name in [name for name in sys.modules if name.startswith("ascend_specpatch.kernels.")]:
+        del sys.modules[name]
+
 
 BLOCK = 4
 State = enum.Enum("State", "PrefillNoCache DecodeOnly ChunkedPrefill SpecDecoding")
@@ -79,6 +97,8 @@ class Proposer(FirstPass):
         self.input_ids = torch.full((self.max_num_tokens,), 999, dtype=torch.int32)
         self.positions = torch.full((self.max_num_tokens,), 999, dtype=torch.int64)
         self.hidden_states = torch.full((self.max_num_tokens, 2), 99.0)
+        self.is_rejected_token_mask = torch.ones(self.max_num_tokens, dtype=torch.bool)
+        self.is_masked_token_mask = torch.ones(self.max_num_tokens, dtype=torch.bool)
 
     def _get_positions(self, count: int) -> Any:
         return self.positions[:count]

@@ -23,6 +23,7 @@ ORDER = (
     "spec_decode.rejected_token_count",
     "spec_decode.next_token_ids",
     "spec_decode.first_draft_slots",
+    "spec_decode.sampling_constraints",
     "spec_decode.kernels.prepare_inputs",
     "spec_decode.kernels.prepare_next_token",
     "spec_decode.kernels.copy_and_expand_inputs",

@@ -90,59 +90,50 @@ class FirstPass(HostFunctions):  # type: ignore[misc]
         cad: Any,
         num_rejected: torch.Tensor | None,
     ) -> tuple[int, torch.Tensor, Any]:
-        batch, grow, slots = (
-            next_token_ids.shape[0],
-            self.net_num_new_slots_per_request,
-            self.extra_slots_per_request,
-        )
-        shift = int(self.pass_hidden_states_to_model)
-        num_tokens = target_token_ids.shape[0]
+        from ascend_specpatch.kernels.copy_and_expand_inputs import copy_and_expand_inputs
+
+        batch, num_tokens = next_token_ids.shape[0], target_token_ids.shape[0]
+        slots, grow = self.extra_slots_per_request, self.net_num_new_slots_per_request
         num_rows = num_tokens + grow * batch
-
-        start, lens = (
-            cad.query_start_loc[:batch],
-            cad.query_start_loc[1 : batch + 1] - cad.query_start_loc[:batch],
+        start = cad.query_start_loc[: batch + 1]
+        last_row = start[1:] - 1
+        # What the kernel writes to. The rows of a request: its valid tokens, the next token, masked slots
+        # (parallel drafting), rejected tokens.
+        positions, rejected = self.positions[:num_rows], self.is_rejected_token_mask[:num_rows]
+        masked = self.is_masked_token_mask[:num_rows]
+        to_sample, row_of_hidden_state = start.new_empty(batch * slots), start.new_empty(num_tokens)
+        copy_and_expand_inputs(
+            target_token_ids,
+            target_positions,
+            next_token_ids.int(),
+            self.input_ids[:num_rows],
+            positions,
+            rejected,
+            masked,
+            to_sample,
+            row_of_hidden_state,
+            start,
+            last_row if num_rejected is None else last_row - num_rejected,
+            padding_token_id=0,
+            parallel_drafting_token_id=self.parallel_drafting_token_id,
+            num_slots=slots,
+            shift_input_ids=self.pass_hidden_states_to_model,
         )
-        new_start = cad.query_start_loc[: batch + 1] + grow * self.arange[: batch + 1]
-        # The rows of a request: its valid tokens, the next token, masked slots (parallel drafting),
-        # rejected tokens.
-        valid = lens - shift if num_rejected is None else lens - shift - num_rejected
-        request = torch.repeat_interleave(self.arange[:batch], lens + grow, output_size=num_rows)
-        row = self.arange[:num_rows] - new_start[request]
-        valid_of_row = valid[request]
-        rejected = row >= valid_of_row + slots
-
-        source = torch.clamp(start[request] + shift + row, max=num_tokens - 1)
-        tokens = torch.where(row == valid_of_row, next_token_ids[request].int(), target_token_ids[source])
-        if slots > 1:
-            masked = (row > valid_of_row) & ~rejected
-            tokens = torch.where(masked, self.parallel_drafting_token_id, tokens)
-        self.input_ids[:num_rows] = tokens.masked_fill_(rejected, 0)
-
-        positions = target_positions[start][request] + row
-        no_slot = rejected | (positions >= self.max_model_len)
-        positions = positions.masked_fill_(no_slot, 0)
-        self.positions[:num_rows] = positions
-        blocks = cad.block_table_tensor[request, positions // self.kernel_block_size]
-        slot_mapping = (blocks * self.kernel_block_size + positions % self.kernel_block_size).int()
-
-        if shift:
+        if self.pass_hidden_states_to_model:
             # Hidden states do not move: input row i of a request stays its row i, masked slots get the
             # model's own.
-            inputs = torch.repeat_interleave(self.arange[:batch], lens, output_size=num_tokens)
-            self.hidden_states[new_start[inputs] + self.arange[:num_tokens] - start[inputs]] = (
-                target_hidden_states
-            )
-            torch.where(
-                masked.unsqueeze(1),
-                self.parallel_drafting_hidden_state_tensor,
-                self.hidden_states[:num_rows],
-                out=self.hidden_states[:num_rows],
-            )
+            hidden = self.hidden_states[:num_rows]
+            hidden[row_of_hidden_state] = target_hidden_states
+            torch.where(masked.unsqueeze(1), self.parallel_drafting_hidden_state_tensor, hidden, out=hidden)
 
-        to_sample = new_start[:-1] + valid
-        if slots > 1:
-            to_sample = (to_sample.unsqueeze(1) + self.arange[:slots]).flatten()
+        new_start = start + grow * self.arange[: batch + 1]
+        no_slot = rejected | (positions >= self.max_model_len)
+        positions.masked_fill_(no_slot, 0)
+        request = torch.repeat_interleave(
+            self.arange[:batch], new_start[1:] - new_start[:-1], output_size=num_rows
+        )
+        blocks = cad.block_table_tensor[request, positions // self.kernel_block_size]
+        slot_mapping = (blocks * self.kernel_block_size + positions % self.kernel_block_size).int()
         return num_rows, to_sample, self._grown(cad, batch, new_start, slot_mapping.masked_fill_(no_slot, -1))
 
     def _grown(self, cad: Any, batch: int, new_start: torch.Tensor, slot_mapping: torch.Tensor) -> Any:
