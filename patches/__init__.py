@@ -103,4 +103,9 @@ PATCHES: tuple[Patch, ...] = (
         target=_MODEL_RUNNER,
         summary="logprobs of accepted tokens, without asynchronous scheduling",
     ),
+    Patch(
+        "model_runner.async_output_tokens",
+        target=_MODEL_RUNNER,
+        summary="penalties see the tokens of earlier steps under asynchronous scheduling",
+    ),
 )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import probe, prompts, ray_cluster
+from . import probe, prompts, ray_cluster, traffic
 from .cases import Case, Outcome
 
 # Not in ENGINE: the spawned processes and the forks read it as well.
@@ -95,6 +95,11 @@ def _run(case: Case, models: Path) -> Outcome:
 
     llm = LLM(**case.engine_arguments(models))
     llm.collective_rpc(probe.install)
+    if case.arrivals:
+        answers, left = traffic.play(llm, case)
+        return Outcome(
+            answers=answers, left=left, metrics=_metrics(llm), workers=llm.collective_rpc(probe.collect)
+        )
     inputs = [{"prompt_token_ids": ids} for ids in prompts.tokens(case.prompts)]
     results = llm.generate(inputs, SamplingParams(**case.sampling_arguments()), use_tqdm=False)
     outcome = Outcome(

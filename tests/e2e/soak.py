@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random traffic from a seed, and what must hold after it went through an engine."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+from .cases import Case, Outcome
+from .traffic import Arrival
+
+METHODS: dict[str, Case] = {
+    "ngram": Case("cyc", "ngram", spec={"prompt_lookup_max": 3, "prompt_lookup_min": 1}),
+    "eagle": Case("pred", "eagle", "pred_eagle"),
+    "eagle3": Case("pred8", "eagle3", "pred8_eagle3"),
+    "mtp": Case("mimo_hi", "mtp"),
+    "draft_model": Case("pred", "draft_model", "pred_draft"),
+}
+ENGINE: dict[str, Any] = {
+    "max_num_seqs": 16,
+    "max_num_batched_tokens": 192,  # prompts come in chunks
+    "num_gpu_blocks_override": 24,  # preempts now and then
+    "enable_prefix_caching": True,
+    "max_model_len": 384,
+}
+ENVIRONMENT = {"NPU_EMU_POISON": "1"}
+_VOCABULARY = range(3, 320)
+
+
+def case(method: str, seed: int, count: int, **engine: Any) -> Case:
+    return replace(
+        METHODS[method],
+        arrivals=[arrival.to_dict() for arrival in arrivals(seed, count)],
+        engine={**ENGINE, **engine},
+        env=ENVIRONMENT,
+        timeout=60 + 2.0 * count,
+    )
+
+
+def plain(case: Case) -> Case:
+    """The greedy requests of a case, without speculation, nobody leaving, memory for all."""
+    greedy = [
+        {**arrival, "abort_after": None} for arrival in case.arrivals if not _random_sampling(arrival)
+    ]
+    engine = {
+        **case.engine,
+        "num_gpu_blocks_override": 256,
+        "enable_prefix_caching": False,
+        "async_scheduling": False,
+    }
+    return Case(case.model, arrivals=greedy, engine=engine, timeout=case.timeout, max_tokens=case.max_tokens)
+
+
+def arrivals(seed: int, count: int) -> list[Arrival]:
+    source = random.Random(seed)
+    prefix = [source.choice(_VOCABULARY) for _ in range(256)]
+    step, made = 0, []
+    for _ in range(count):
+        step += source.choice((0, 0, 0, 1, 1, 2, 5))
+        made.append(
+            Arrival(
+                prompt=_prompt(source, prefix),
+                sampling=_sampling(source),
+                step=step,
+                abort_after=source.randrange(12) if source.random() < 0.08 else None,
+            )
+        )
+    return made
+
+
+def _prompt(source: random.Random, prefix: list[int]) -> list[int]:
+    length = source.choice((1, 2, 5, 17, 40, 64, 100, 126, 127, 128, 129, 200, 300))
+    kind = source.random()
+    if kind < 0.2:
+        return (prefix + [source.choice(_VOCABULARY) for _ in range(50)])[: max(length, 130)]
+    if kind < 0.4:
+        part = [source.choice(_VOCABULARY) for _ in range(source.randrange(1, 6))]
+        return (part * length)[:length]
+    return [source.choice(_VOCABULARY) for _ in range(length)]
+
+
+def _sampling(source: random.Random) -> dict[str, Any]:
+    asked: dict[str, Any] = {"max_tokens": source.choice((1, 2, 3, 4, 8, 16, 24, 40, 100))}
+    if source.random() < 0.4:
+        asked["temperature"] = source.choice((0.3, 0.8, 1.0, 1.5))
+        if source.random() < 0.5:
+            asked["top_k"] = source.choice((1, 5, 40))
+        if source.random() < 0.5:
+            asked["top_p"] = source.choice((0.5, 0.9))
+        if source.random() < 0.5:
+            asked["seed"] = source.randrange(1000)
+        if source.random() < 0.3:
+            asked["n"] = source.choice((2, 3))  # greedy requests have one answer
+    if source.random() < 0.2:
+        asked["logprobs"] = source.choice((0, 2, 5))
+    if source.random() < 0.1:
+        asked["prompt_logprobs"] = 1
+    if source.random() < 0.3:
+        asked["stop_token_ids"] = source.sample(_VOCABULARY, 40)
+    if source.random() < 0.2:
+        asked |= {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.3}
+    return asked
+
+
+def _random_sampling(arrival: Any) -> bool:
+    return arrival["sampling"].get("temperature", 0) > 0
+
+
+def faults(case: Case, outcome: Outcome, plain: Outcome) -> list[str]:
+    """In words, what is not as it must be."""
+    if outcome.error is not None:
+        return [f"{outcome.error}\n{outcome.last_lines()}"]
+    found = [
+        f"{value} {name} at the end" for name, value in outcome.left.items() if name != "steps" and value
+    ]
+    expected = iter(plain.answers)
+    for number, (arrival, answer) in enumerate(zip(case.arrivals, outcome.answers, strict=True)):
+        asked = arrival["sampling"]
+        if not answer["aborted"] and not answer.get("finished"):
+            found.append(f"request {number} never finished")
+        for tokens in answer["tokens"]:
+            if len(tokens) > asked["max_tokens"] or any(not 0 <= token < 320 for token in tokens):
+                found.append(f"request {number}: {tokens}")
+        if _random_sampling(arrival):
+            continue
+        right = next(expected)
+        for index, tokens in enumerate(answer["tokens"]):
+            whole = right["tokens"][index]
+            cut = whole[: len(tokens)] if answer["aborted"] else whole
+            if tokens != cut:
+                found.append(f"request {number}, {asked}, prompt of {len(arrival['prompt'])}: {tokens}, plain {cut}")
+    return found
