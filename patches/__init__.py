@@ -15,10 +15,12 @@ _WORKER = "vllm_ascend.worker.worker"
 _VLLM_PROPOSERS = "vllm.v1.spec_decode.eagle"
 _ASCEND_PROPOSERS = "vllm_ascend.spec_decode.eagle_proposer"
 _MODEL_RUNNER = "vllm_ascend.worker.model_runner_v1"
+_INPUT_BATCH = "vllm.v1.worker.gpu_input_batch"
 _VLLM_DRAFTING = "vllm.v1.spec_decode.utils"
 _VLLM_SAMPLING = "vllm.v1.sample.rejection_sampler"
 _ASCEND_DRAFTING = "vllm_ascend.ops.triton.spec_decode.utils"
 _ASCEND_SAMPLING = "vllm_ascend.ops.triton.reject_sample"
+_ASCEND_VERIFICATION = "vllm_ascend.sample.rejection_sampler"
 
 
 def _kernel(name: str, target: str, upstream: str) -> Patch:
@@ -87,6 +89,21 @@ PATCHES: tuple[Patch, ...] = (
     _kernel("ascend_expand", _ASCEND_SAMPLING, "expand_kernel"),
     _kernel("ascend_recovered_tokens", _ASCEND_SAMPLING, "sample_recovered_tokens_kernel"),
     Patch(
+        "spec_decode.sampled_verification",
+        target=_ASCEND_VERIFICATION,
+        summary="without Triton, drafts of requests that sample are verified one by one",
+    ),
+    Patch(
+        "spec_decode.seeded_recovery",
+        target=_ASCEND_VERIFICATION,
+        summary="a seed gives one text, whoever else in the batch has drafts",
+    ),
+    Patch(
+        "spec_decode.allowed_tokens",
+        target=_VLLM_SAMPLING,
+        summary="allowed_token_ids work while drafts are verified",
+    ),
+    Patch(
         "model_runner.drafter_selection",
         target=_MODEL_RUNNER,
         requires=("spec_decode.base_proposer",),
@@ -107,5 +124,15 @@ PATCHES: tuple[Patch, ...] = (
         "model_runner.async_output_tokens",
         target=_MODEL_RUNNER,
         summary="penalties see the tokens of earlier steps under asynchronous scheduling",
+    ),
+    Patch(
+        "model_runner.grammar_bitmask",
+        target=_MODEL_RUNNER,
+        summary="structured output in a batch with other requests",
+    ),
+    Patch(
+        "model_runner.allowed_tokens_rows",
+        target=_INPUT_BATCH,
+        summary="allowed_token_ids stay with their request when rows of the batch move",
     ),
 )

@@ -45,7 +45,7 @@ class Case:
     fresh: bool = False  # an interpreter of its own even in one process, so that the log has the imports too
     timeout: float = 120.0  # seconds, start included
     # Instead of prompts all at once: requests that come and go while the engine steps (see traffic.Arrival).
-    arrivals: Sequence[Mapping[str, Any]] = ()
+    arrivals: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
 
     def plain(self) -> Case:
         """The same text without speculation, in the plainest engine that can make it."""

@@ -24,6 +24,7 @@ from .cases import Case, Outcome
 # Not in ENGINE: the spawned processes and the forks read it as well.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",  # ngram's numba shares OpenMP with torch, and would set it to all cores
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_DO_NOT_TRACK": "1",
     "VLLM_CONFIGURE_LOGGING": "1",

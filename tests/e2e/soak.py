@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ METHODS: dict[str, Case] = {
 ENGINE: dict[str, Any] = {
     "max_num_seqs": 16,
     "max_num_batched_tokens": 192,  # prompts come in chunks
-    "num_gpu_blocks_override": 24,  # preempts now and then
+    "num_gpu_blocks_override": 20,  # preempts now and then
     "enable_prefix_caching": True,
     "max_model_len": 384,
 }
@@ -73,7 +74,7 @@ def _prompt(source: random.Random, prefix: list[int]) -> list[int]:
     length = source.choice((1, 2, 5, 17, 40, 64, 100, 126, 127, 128, 129, 200, 300))
     kind = source.random()
     if kind < 0.2:
-        return (prefix + [source.choice(_VOCABULARY) for _ in range(50)])[: max(length, 130)]
+        return prefix[: max(length, 128)] + [source.choice(_VOCABULARY) for _ in range(source.randrange(1, 50))]
     if kind < 0.4:
         part = [source.choice(_VOCABULARY) for _ in range(source.randrange(1, 6))]
         return (part * length)[:length]
@@ -116,18 +117,26 @@ def faults(case: Case, outcome: Outcome, plain: Outcome) -> list[str]:
     ]
     expected = iter(plain.answers)
     for number, (arrival, answer) in enumerate(zip(case.arrivals, outcome.answers, strict=True)):
-        asked = arrival["sampling"]
-        if not answer["aborted"] and not answer.get("finished"):
-            found.append(f"request {number} never finished")
-        for tokens in answer["tokens"]:
-            if len(tokens) > asked["max_tokens"] or any(not 0 <= token < 320 for token in tokens):
-                found.append(f"request {number}: {tokens}")
-        if _random_sampling(arrival):
-            continue
-        right = next(expected)
-        for index, tokens in enumerate(answer["tokens"]):
-            whole = right["tokens"][index]
-            cut = whole[: len(tokens)] if answer["aborted"] else whole
-            if tokens != cut:
-                found.append(f"request {number}, {asked}, prompt of {len(arrival['prompt'])}: {tokens}, plain {cut}")
+        found += [
+            f"request {number}, prompt of {len(arrival['prompt'])}, {arrival['sampling']}: {fault}"
+            for fault in _request_faults(arrival, answer, expected)
+        ]
     return found
+
+
+def _request_faults(
+    arrival: Mapping[str, Any], answer: dict[str, Any], expected: Iterator[dict[str, Any]]
+) -> Iterator[str]:
+    if not answer["aborted"] and not answer["finished"]:
+        yield "never finished"
+    right = None if _random_sampling(arrival) else next(expected)["outputs"][0]["tokens"]
+    for output in answer["outputs"]:
+        tokens = output.get("tokens", [])
+        if not tokens and not answer["aborted"]:
+            yield "no tokens"
+        if len(tokens) > arrival["sampling"]["max_tokens"] or not all(0 <= token < 320 for token in tokens):
+            yield f"{tokens}"
+        if right is not None:
+            cut = right[: len(tokens)] if answer["aborted"] else right
+            if tokens != cut:
+                yield f"{tokens}, plain {cut}"

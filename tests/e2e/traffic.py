@@ -28,14 +28,17 @@ def play(llm: Any, case: Case) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Send the case's arrivals through the engine, which must be of this process.
 
     Returns:
-        For every arrival, in their order, what its client saw last: ``tokens``, ``text``, ``finish``, ``stop``
-        and ``logprobs`` of each of its n outputs, and ``prompt_logprobs``. And what the engine held at the
-        end that it did not hold at the start, which must be nothing: see :func:`_held`.
+        For every arrival, in their order, what its client saw last: ``outputs``, n of them with ``tokens``,
+        ``text``, ``finish``, ``stop`` and ``logprobs``; ``prompt_logprobs``; whether it was ``finished`` or
+        ``aborted``. And what the engine holds at the end: see :func:`_held`.
     """
     engine = llm.llm_engine
     core = engine.engine_core.engine_core
     free = _held(llm)["free_blocks"]
-    answers: list[dict[str, Any]] = [{"tokens": [], "aborted": False} for _ in case.arrivals]
+    answers: list[dict[str, Any]] = [
+        {"outputs": [{} for _ in range(arrival["sampling"].get("n", 1))], "finished": False, "aborted": False}
+        for arrival in case.arrivals
+    ]
     arrivals = [Arrival(**arrival) for arrival in case.arrivals]
     coming = deque(sorted(range(len(arrivals)), key=lambda number: arrivals[number].step))
     leaving: dict[int, list[int]] = {}
@@ -52,11 +55,11 @@ def play(llm: Any, case: Case) -> tuple[list[dict[str, Any]], dict[str, Any]]:
             if arrival.abort_after is not None:
                 leaving.setdefault(step + arrival.abort_after, []).append(number)
         for number in leaving.pop(step, ()):
-            if not answers[number].get("finished"):
+            if not answers[number]["finished"]:
                 answers[number]["aborted"] = True
                 engine.abort_request([str(number)])
         for output in engine.step():
-            answers[int(output.request_id)].update(_answer(output))
+            _update(answers[int(output.request_id)], output)
         step += 1
     while core.batch_queue or core.scheduler.has_requests():  # steps in flight; who must forget the last ones
         core.step_fn()
@@ -75,16 +78,17 @@ def _sampling_params(case: Case, arrival: Arrival) -> Any:
     return SamplingParams(**asked)
 
 
-def _answer(output: Any) -> dict[str, Any]:
-    return {
-        "tokens": [list(part.token_ids) for part in output.outputs],
-        "text": [part.text for part in output.outputs],
-        "finish": [part.finish_reason for part in output.outputs],
-        "stop": [part.stop_reason for part in output.outputs],
-        "logprobs": [_logprobs(part.logprobs) for part in output.outputs],
-        "prompt_logprobs": _logprobs(output.prompt_logprobs),
-        "finished": output.finished,
-    }
+def _update(answer: dict[str, Any], output: Any) -> None:
+    for part in output.outputs:  # where n > 1, those that have news
+        answer["outputs"][part.index] = {
+            "tokens": list(part.token_ids),
+            "text": part.text,
+            "finish": part.finish_reason,
+            "stop": part.stop_reason,
+            "logprobs": _logprobs(part.logprobs),
+        }
+    answer["prompt_logprobs"] = _logprobs(output.prompt_logprobs)
+    answer["finished"] = output.finished
 
 
 def _logprobs(found: Any) -> list[dict[str, float] | None] | None:
