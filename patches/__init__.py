@@ -20,6 +20,7 @@ _VLLM_DRAFTING = "vllm.v1.spec_decode.utils"
 _VLLM_SAMPLING = "vllm.v1.sample.rejection_sampler"
 _ASCEND_DRAFTING = "vllm_ascend.ops.triton.spec_decode.utils"
 _ASCEND_SAMPLING = "vllm_ascend.ops.triton.reject_sample"
+_ASCEND_NGRAM = "vllm_ascend.spec_decode.ngram_proposer"
 _ASCEND_VERIFICATION = "vllm_ascend.sample.rejection_sampler"
 
 
@@ -88,6 +89,11 @@ PATCHES: tuple[Patch, ...] = (
     _kernel("ascend_block_verify", _ASCEND_SAMPLING, "rejection_random_sample_block_verify_kernel"),
     _kernel("ascend_expand", _ASCEND_SAMPLING, "expand_kernel"),
     _kernel("ascend_recovered_tokens", _ASCEND_SAMPLING, "sample_recovered_tokens_kernel"),
+    Patch(
+        "spec_decode.ngram_at_max_length",
+        target=_ASCEND_NGRAM,
+        summary="ngram drafts for requests that are almost as long as the model",
+    ),
     Patch(
         "spec_decode.sampled_verification",
         target=_ASCEND_VERIFICATION,

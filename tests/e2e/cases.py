@@ -104,7 +104,9 @@ class Outcome:
     workers: list[dict[str, Any]] = field(default_factory=list)  # see probe.collect
     processes: list[dict[str, Any]] = field(default_factory=list)  # see probe.processes
     answers: list[dict[str, Any]] = field(default_factory=list)  # by arrival, see traffic.play
-    left: dict[str, Any] = field(default_factory=dict)  # what the engine still held at the end, see traffic.play
+    left: dict[str, Any] = field(
+        default_factory=dict
+    )  # what the engine still held at the end, see traffic.play
     error: str | None = None  # "Type: message", causes included, one a line
     seconds: float = 0.0
     log: str = ""  # path

@@ -41,9 +41,7 @@ def case(method: str, seed: int, count: int, **engine: Any) -> Case:
 
 def plain(case: Case) -> Case:
     """The greedy requests of a case, without speculation, nobody leaving, memory for all."""
-    greedy = [
-        {**arrival, "abort_after": None} for arrival in case.arrivals if not _random_sampling(arrival)
-    ]
+    greedy = [{**arrival, "abort_after": None} for arrival in case.arrivals if not _random_sampling(arrival)]
     engine = {
         **case.engine,
         "num_gpu_blocks_override": 256,
@@ -74,7 +72,9 @@ def _prompt(source: random.Random, prefix: list[int]) -> list[int]:
     length = source.choice((1, 2, 5, 17, 40, 64, 100, 126, 127, 128, 129, 200, 300))
     kind = source.random()
     if kind < 0.2:
-        return prefix[: max(length, 128)] + [source.choice(_VOCABULARY) for _ in range(source.randrange(1, 50))]
+        return prefix[: max(length, 128)] + [
+            source.choice(_VOCABULARY) for _ in range(source.randrange(1, 50))
+        ]
     if kind < 0.4:
         part = [source.choice(_VOCABULARY) for _ in range(source.randrange(1, 6))]
         return (part * length)[:length]
@@ -99,6 +99,8 @@ def _sampling(source: random.Random) -> dict[str, Any]:
         asked["prompt_logprobs"] = 1
     if source.random() < 0.3:
         asked["stop_token_ids"] = source.sample(_VOCABULARY, 40)
+    if source.random() < 0.1:
+        asked["allowed_token_ids"] = source.sample(_VOCABULARY, 50)
     if source.random() < 0.2:
         asked |= {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.3}
     return asked
@@ -110,8 +112,9 @@ def _random_sampling(arrival: Any) -> bool:
 
 def faults(case: Case, outcome: Outcome, plain: Outcome) -> list[str]:
     """In words, what is not as it must be."""
-    if outcome.error is not None:
-        return [f"{outcome.error}\n{outcome.last_lines()}"]
+    for run in (outcome, plain):
+        if run.error is not None:
+            return [f"{run.error}\n{run.last_lines()}"]
     found = [
         f"{value} {name} at the end" for name, value in outcome.left.items() if name != "steps" and value
     ]

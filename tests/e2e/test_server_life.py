@@ -7,9 +7,8 @@ compared with its plain run: without speculation and without asynchronous schedu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,6 +57,7 @@ def _arrivals(text: list[int]) -> dict[str, Arrival]:
         **{f"ends after {n}": Arrival(other, {"max_tokens": n}, step=4) for n in (1, 2, 3, 5)},
         **{f"stops at {n}": Arrival(middle, {"stop_token_ids": [text[n]]}, step=5 + n) for n in STOPS},
         "is as long as the model": Arrival(longest, step=8),
+        "goes round to the end": Arrival(longest[:200], {"max_tokens": 100}, step=8),
         "wants logprobs": Arrival(other, {"logprobs": 2}, step=9),
         "wants logprobs of its prompt": Arrival(repetitive, {"prompt_logprobs": 2}, step=9),
         "is penalised": Arrival(repetitive, {**PENALTIES, "max_tokens": 40}, step=10),
@@ -70,11 +70,18 @@ def _arrivals(text: list[int]) -> dict[str, Arrival]:
     return asked
 
 
-def _life(check: Check, case: Case) -> Life:
+def _spoken(check: Check, model: str) -> list[int]:
+    """What a model says to the second prompt."""
     engine = {**ENGINE, "async_scheduling": False}
-    alone = Case(case.model, arrivals=[Arrival(PROMPTS[1]).to_dict()], engine=engine)
-    arrivals = _arrivals(check.runs(alone).answers[0]["outputs"][0]["tokens"])
+    alone = Case(model, arrivals=[Arrival(PROMPTS[1]).to_dict()], engine=engine)
+    tokens: list[int] = check.runs(alone).answers[0]["outputs"][0]["tokens"]
+    return tokens
+
+
+def _life(check: Check, case: Case) -> Life:
+    arrivals = _arrivals(_spoken(check, case.model))
     rows = [arrival.to_dict() for arrival in arrivals.values()]
+    engine = {**ENGINE, "async_scheduling": False}
     plain = Case(case.model, arrivals=[{**row, "abort_after": None} for row in rows], engine=engine)
     ours = replace(case, arrivals=rows, engine={**ENGINE, **case.engine})
     return Life(ours, tuple(arrivals), check.runs(ours), check.runs(plain))
@@ -133,6 +140,7 @@ def test_the_longest_text_ends_with_the_model(life: Life) -> None:
     output = life.same("is as long as the model")
     assert len(output["tokens"]) == 280 - 260
     assert output["finish"] == "length"
+    assert len(life.same("goes round to the end")["tokens"]) == 280 - 200
 
 
 def test_logprobs_are_those_of_plain_decoding(life: Life) -> None:
@@ -172,23 +180,12 @@ def test_a_seed_gives_one_text_whoever_else_is_there(life: Life) -> None:
     assert len({tuple(text) for text in texts}) == 3
 
 
-# ---- what needs text ------------------------------------------------------------------------------------------
+# ---- what needs text -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tokenizer.write(tmp_path_factory.mktemp("tokenizer")))
-
-
-def _with_text(check: Check, case: Case, words: str, asked: Mapping[str, Mapping[str, Any]]) -> Life:
-    engine = {**ENGINE, "skip_tokenizer_init": False, "tokenizer": words}
-    rows = [
-        Arrival(PROMPTS[1 + number % 2], {"detokenize": True, **sampling}, step=2 * number).to_dict()
-        for number, sampling in enumerate(asked.values())
-    ]
-    plain = Case(case.model, arrivals=rows, engine={**engine, "async_scheduling": False})
-    ours = replace(case, arrivals=rows, engine={**engine, **case.engine})
-    return Life(ours, tuple(asked), check.runs(ours), check.runs(plain))
 
 
 GRAMMARS: dict[str, dict[str, Any]] = {
@@ -205,20 +202,59 @@ GRAMMARS: dict[str, dict[str, Any]] = {
 }
 
 
+TEXT_STOPS = (3, 5, 6, 8)
+
+
 @pytest.fixture(params=[name for name in ENGINES if "all accepted" not in name], scope="module")
 def text(request: pytest.FixtureRequest, check: Check, words: str) -> Life:
-    return _with_text(
-        check,
-        ENGINES[request.param],
-        words,
-        {
-            "free": {},
-            **{name: {"structured_outputs": grammar, "ignore_eos": False} for name, grammar in GRAMMARS.items()},
-            "free too": {},
-        },
-    )
+    case = ENGINES[request.param]
+    said = [tokenizer.tokens()[token] for token in _spoken(check, case.model)]
+    asked: dict[str, dict[str, Any]] = {
+        "free": {},
+        **{f"stops at {n}": {"stop": ["".join(said[n : n + 2])]} for n in TEXT_STOPS},
+        "has bad words": {"bad_words": [said[2], said[5]]},
+        **{name: {"structured_outputs": grammar, "ignore_eos": False} for name, grammar in GRAMMARS.items()},
+        "free too": {},
+    }
+    rows = [
+        Arrival(PROMPTS[1], {"detokenize": True, **sampling}, step=2 * number).to_dict()
+        for number, sampling in enumerate(asked.values())
+    ]
+    engine = {**ENGINE, "skip_tokenizer_init": False, "tokenizer": words}
+    plain = Case(case.model, arrivals=rows, engine={**engine, "async_scheduling": False})
+    ours = replace(case, arrivals=rows, engine={**engine, **case.engine})
+    return Life(ours, tuple(asked), check.runs(ours), check.runs(plain))
+
+
+def test_stop_strings_inside_a_draft_end_the_text(text: Life) -> None:
+    whole = text.same("free")["text"]
+    for n in TEXT_STOPS:
+        ours, plain = (answer["outputs"][0] for answer in text.pair(f"stops at {n}"))
+        assert ours["finish"] == plain["finish"] == "stop"
+        assert ours["stop"] == plain["stop"]
+        assert ours["text"] == plain["text"] == whole[: whole.index(ours["stop"])]
+        # As with vLLM: the tokens are those of whole steps.
+        assert ours["tokens"][: len(plain["tokens"])] == plain["tokens"]
+
+
+def test_bad_words_are_not_accepted(text: Life) -> None:
+    output, free = text.same("has bad words"), text.same("free")
+    assert not {free["tokens"][2], free["tokens"][5]} & set(output["tokens"])
 
 
 def test_grammars_hold_and_others_are_free(text: Life) -> None:
-    for name in ("free", "free too", *GRAMMARS):
-        text.same(name)
+    assert text.same("free") == text.same("free too")
+    assert re.fullmatch(GRAMMARS["regex"]["regex"], text.same("regex")["text"])
+    assert text.same("choice")["text"] in GRAMMARS["choice"]["choice"]
+    text.same("json")
+    assert text.ours.left["missing_blocks"] == 0
+
+
+# ---- what is refused -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked", [{"min_p": 0.1, "temperature": 1}, {"min_tokens": 4}])
+def test_what_vllm_does_not_support_with_drafts_is_refused(check: Check, asked: dict[str, Any]) -> None:
+    outcome = check.harness.run(replace(METHODS["eagle"], prompts="one", sampling=asked))
+    assert outcome.error is not None
+    assert "not yet supported with speculative decoding" in outcome.error
