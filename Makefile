@@ -37,7 +37,7 @@ export VLLM_DO_NOT_TRACK := 1
 # Python sets this for its own programs on some systems; a virtual environment made under it would point elsewhere.
 unexport PYTHONHOME PYTHONPATH
 
-.PHONY: help env test lint format test-quick test-unit test-order test-kernels ascend-compile ascend-baseline test-e2e fuzz \
+.PHONY: help env test lint format test-quick test-unit test-order test-kernels ascend-compile ascend-baseline test-e2e fuzz soak sampling \
 	demo wheel benchmark benchmark-activation docs clean distclean
 
 help: ## this list
@@ -159,6 +159,12 @@ test-e2e: env ## real vLLM and vllm-ascend on the emulated NPU
 
 fuzz: env ## 20,000 generated classes and 2,000 import orders of the real hosts (SEED=N repeats a run)
 	@$(PYTHON) benchmarks/fuzz.py $(if $(SEED),--seed $(SEED))
+
+soak: env ## 2,000 random requests through the engine of each method (SEED=N repeats a run; 30 minutes)
+	@$(PYTHON) benchmarks/soak.py $(if $(SEED),--seed $(SEED))
+
+sampling: env ## whether speculative sampling has plain sampling's distribution: 20,000 answers and more a method
+	@$(PYTHON) benchmarks/sampling.py
 
 # ---- the product -----------------------------------------------------------------------------------------------
 
