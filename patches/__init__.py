@@ -12,6 +12,7 @@ from ascend_specpatch.registry import Patch
 
 _ENGINE_CORE = "vllm.v1.engine.core"
 _WORKER = "vllm_ascend.worker.worker"
+_ASYNC_SCHEDULER = "vllm.v1.core.sched.async_scheduler"
 _VLLM_PROPOSERS = "vllm.v1.spec_decode.eagle"
 _ASCEND_PROPOSERS = "vllm_ascend.spec_decode.eagle_proposer"
 _MODEL_RUNNER = "vllm_ascend.worker.model_runner_v1"
@@ -103,6 +104,11 @@ PATCHES: tuple[Patch, ...] = (
         "spec_decode.seeded_recovery",
         target=_ASCEND_VERIFICATION,
         summary="a seed gives one text, whoever else in the batch has drafts",
+    ),
+    Patch(
+        "spec_decode.skipped_requests",
+        target=_ASYNC_SCHEDULER,
+        summary="a request that a step left out comes back without drafts",
     ),
     Patch(
         "spec_decode.allowed_tokens",

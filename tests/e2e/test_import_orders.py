@@ -79,6 +79,7 @@ NEW = {
     **{
         method: [method]
         for method in (
+            "vllm.v1.core.sched.async_scheduler.AsyncScheduler._update_after_schedule",
             "vllm.v1.sample.rejection_sampler.RejectionSampler.apply_logits_processors",
             "vllm.v1.worker.gpu_input_batch.InputBatch.condense",
             "vllm.v1.worker.gpu_input_batch.InputBatch.swap_states",

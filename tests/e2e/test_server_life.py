@@ -180,6 +180,22 @@ def test_a_seed_gives_one_text_whoever_else_is_there(life: Life) -> None:
     assert len({tuple(text) for text in texts}) == 3
 
 
+@pytest.mark.parametrize("method", ["draft_model", "eagle"])
+def test_a_request_that_is_left_out_of_a_step_comes_back(check: Check, method: str) -> None:
+    """Under asynchronous scheduling a request waits for a step where its drafts, if all are accepted, reach
+    ``max_model_len``. It has no drafts on the device when it goes on."""
+    longest = 2 * PROMPTS[4]
+    rows = [
+        Arrival(longest[start : start + length], {"max_tokens": 60}, step=start).to_dict()
+        for start, length in enumerate(range(272, 296, 2))
+    ]
+    engine = {"max_model_len": 300, "num_gpu_blocks_override": 40}
+    case = replace(METHODS[method], arrivals=rows, engine={**engine, "async_scheduling": True})
+    plain = Case(case.model, arrivals=rows, engine={**engine, "async_scheduling": False})
+    texts = [[answer["outputs"] for answer in check.runs(one).answers] for one in (case, plain)]
+    assert texts[0] == texts[1]
+
+
 # ---- what needs text -------------------------------------------------------------------------------------
 
 

@@ -31,6 +31,7 @@ HOLDERS = (
     VLLM_DRAFT_MODEL,
     VLLM_MODEL_RUNNER,
     "vllm.v1.worker.gpu.spec_decode.eagle",
+    "vllm.v1.core.sched.async_scheduler",
     "vllm.v1.sample.rejection_sampler",
     "vllm.v1.spec_decode.utils",
     "vllm.v1.worker.gpu_input_batch",

@@ -39,6 +39,7 @@ ORDER = (
     "spec_decode.ngram_at_max_length",
     "spec_decode.sampled_verification",
     "spec_decode.seeded_recovery",
+    "spec_decode.skipped_requests",
     "spec_decode.allowed_tokens",
     "model_runner.drafter_selection",
     "model_runner.propose_draft_token_ids",
