@@ -38,7 +38,7 @@ export VLLM_DO_NOT_TRACK := 1
 unexport PYTHONHOME PYTHONPATH
 
 .PHONY: help env test lint format test-quick test-unit test-order test-kernels test-upstream ascend-compile \
-	ascend-baseline test-e2e fuzz demo wheel benchmark benchmark-activation docs clean distclean
+	ascend-baseline test-e2e fuzz soak sampling demo wheel benchmark benchmark-activation docs clean distclean
 
 help: ## this list
 	@echo "make TARGET [HOST=$(HOST)]       hosts: $(KNOWN_HOSTS)"
@@ -174,6 +174,12 @@ test-e2e: env ## real vLLM and vllm-ascend on the emulated NPU
 
 fuzz: env ## 20,000 generated classes and 2,000 import orders of the real hosts (SEED=N repeats a run)
 	@$(PYTHON) benchmarks/fuzz.py $(if $(SEED),--seed $(SEED))
+
+soak: env ## 2,000 random requests through the engine of each method (SEED=N repeats a run; 30 minutes)
+	@$(PYTHON) benchmarks/soak.py $(if $(SEED),--seed $(SEED))
+
+sampling: env ## whether speculative sampling has plain sampling's distribution: 20,000 answers and more a method
+	@$(PYTHON) benchmarks/sampling.py
 
 # ---- the product -----------------------------------------------------------------------------------------------
 

@@ -13,13 +13,16 @@ from ascend_specpatch.registry import Patch
 _ENGINE_CORE = "vllm.v1.engine.core"
 _SCHEDULER = "vllm.v1.core.sched.scheduler"
 _WORKER = "vllm_ascend.worker.worker"
+_ASYNC_SCHEDULER = "vllm.v1.core.sched.async_scheduler"
 _VLLM_PROPOSERS = "vllm.v1.spec_decode.eagle"
 _ASCEND_PROPOSERS = "vllm_ascend.spec_decode.eagle_proposer"
 _MODEL_RUNNER = "vllm_ascend.worker.model_runner_v1"
+_INPUT_BATCH = "vllm.v1.worker.gpu_input_batch"
 _VLLM_DRAFTING = "vllm.v1.spec_decode.utils"
 _VLLM_SAMPLING = "vllm.v1.sample.rejection_sampler"
 _ASCEND_DRAFTING = "vllm_ascend.ops.triton.spec_decode.utils"
 _ASCEND_SAMPLING = "vllm_ascend.ops.triton.reject_sample"
+_ASCEND_NGRAM = "vllm_ascend.spec_decode.ngram_proposer"
 _ASCEND_SAMPLER = "vllm_ascend.sample.rejection_sampler"
 
 
@@ -103,6 +106,31 @@ PATCHES: tuple[Patch, ...] = (
     _kernel("ascend_expand", _ASCEND_SAMPLING, "expand_kernel"),
     _kernel("ascend_recovered_tokens", _ASCEND_SAMPLING, "sample_recovered_tokens_kernel"),
     Patch(
+        "spec_decode.ngram_at_max_length",
+        target=_ASCEND_NGRAM,
+        summary="ngram drafts for requests that are almost as long as the model",
+    ),
+    Patch(
+        "spec_decode.sampled_verification",
+        target=_ASCEND_SAMPLER,
+        summary="without Triton, drafts of requests that sample are verified one by one",
+    ),
+    Patch(
+        "spec_decode.seeded_recovery",
+        target=_ASCEND_SAMPLER,
+        summary="a seed gives one text, whoever else in the batch has drafts",
+    ),
+    Patch(
+        "spec_decode.skipped_requests",
+        target=_ASYNC_SCHEDULER,
+        summary="a request that a step left out comes back without drafts",
+    ),
+    Patch(
+        "spec_decode.allowed_tokens",
+        target=_VLLM_SAMPLING,
+        summary="allowed_token_ids work while drafts are verified",
+    ),
+    Patch(
         "model_runner.drafter_selection",
         target=_MODEL_RUNNER,
         requires=("spec_decode.base_proposer",),
@@ -118,5 +146,20 @@ PATCHES: tuple[Patch, ...] = (
         "model_runner.accepted_logprobs",
         target=_MODEL_RUNNER,
         summary="logprobs of accepted tokens, without asynchronous scheduling",
+    ),
+    Patch(
+        "model_runner.async_output_tokens",
+        target=_MODEL_RUNNER,
+        summary="penalties see the tokens of earlier steps under asynchronous scheduling",
+    ),
+    Patch(
+        "model_runner.grammar_bitmask",
+        target=_MODEL_RUNNER,
+        summary="structured output in a batch with other requests",
+    ),
+    Patch(
+        "model_runner.allowed_tokens_rows",
+        target=_INPUT_BATCH,
+        summary="allowed_token_ids stay with their request when rows of the batch move",
     ),
 )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -44,6 +44,8 @@ class Case:
     processes: Processes = "one"
     fresh: bool = False  # an interpreter of its own even in one process, so that the log has the imports too
     timeout: float = 120.0  # seconds, start included
+    # Instead of prompts all at once: requests that come and go while the engine steps (see traffic.Arrival).
+    arrivals: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
 
     def plain(self) -> Case:
         """The same text without speculation, in the plainest engine that can make it."""
@@ -101,6 +103,10 @@ class Outcome:
     metrics: dict[str, Any] = field(default_factory=dict)  # vLLM's own names, without the "vllm:"
     workers: list[dict[str, Any]] = field(default_factory=list)  # see probe.collect
     processes: list[dict[str, Any]] = field(default_factory=list)  # see probe.processes
+    answers: list[dict[str, Any]] = field(default_factory=list)  # by arrival, see traffic.play
+    left: dict[str, Any] = field(
+        default_factory=dict
+    )  # what the engine still held at the end, see traffic.play
     error: str | None = None  # "Type: message", causes included, one a line
     seconds: float = 0.0
     log: str = ""  # path

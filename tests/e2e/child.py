@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import probe, prompts, ray_cluster
+from . import probe, prompts, ray_cluster, traffic
 from .cases import Case, Outcome
 
 # Not in ENGINE: the spawned processes and the forks read it as well.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",  # ngram's numba shares OpenMP with torch, and would set it to all cores
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_DO_NOT_TRACK": "1",
     "VLLM_CONFIGURE_LOGGING": "1",
@@ -95,6 +96,11 @@ def _run(case: Case, models: Path) -> Outcome:
 
     llm = LLM(**case.engine_arguments(models))
     llm.collective_rpc(probe.install)
+    if case.arrivals:
+        answers, left = traffic.play(llm, case)
+        return Outcome(
+            answers=answers, left=left, metrics=_metrics(llm), workers=llm.collective_rpc(probe.collect)
+        )
     inputs = [{"prompt_token_ids": ids} for ids in prompts.tokens(case.prompts)]
     results = llm.generate(inputs, SamplingParams(**case.sampling_arguments()), use_tqdm=False)
     outcome = Outcome(

@@ -79,15 +79,26 @@ NEW = {
         f"{ASCEND_PROPOSERS}.SpecDecodeBaseProposer",
         f"{MODEL_RUNNER}.AscendEagleProposer[]",
     ],
+    "vllm_ascend.sample.rejection_sampler.rejection_random_sample_block_verify_pytorch": [
+        "vllm_ascend.sample.rejection_sampler.rejection_random_sample_block_verify_pytorch",
+        "vllm_ascend.sample.rejection_sampler.rejection_random_sample_pytorch",
+    ],
     **{
         method: [method]
         for method in (
+            "vllm.v1.core.sched.async_scheduler.AsyncScheduler._update_after_schedule",
+            "vllm.v1.sample.rejection_sampler.RejectionSampler.apply_logits_processors",
+            "vllm.v1.worker.gpu_input_batch.InputBatch.condense",
+            "vllm.v1.worker.gpu_input_batch.InputBatch.swap_states",
+            "vllm_ascend.sample.rejection_sampler.sample_recovered_tokens",
+            "vllm_ascend.spec_decode.ngram_proposer.AscendNgramProposer.propose",
             f"{ENGINE_CORE}.EngineCore._initialize_kv_caches",
             f"{SCHEDULER}.Scheduler.__init__",
             f"{ASCEND_PROPOSERS}.SpecDecodeBaseProposer.prepare_drafting",
             f"{ASCEND_PROPOSERS}.SpecDecodeBaseProposer.prepare_inputs_padded",
             f"{ASCEND_PROPOSERS}.SpecDecodeBaseProposer.prepare_next_token_ids_padded",
             f"{MODEL_RUNNER}.NPUModelRunner._bookkeeping_sync",
+            f"{MODEL_RUNNER}.NPUModelRunner._sample",
             f"{MODEL_RUNNER}.NPUModelRunner.initialize_kv_cache",
             f"{MODEL_RUNNER}.NPUModelRunner.propose_draft_token_ids",
             f"{MODEL_RUNNER}.NPUModelRunner.sample_tokens",

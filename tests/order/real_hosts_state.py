@@ -33,13 +33,16 @@ HOLDERS = (
     VLLM_DRAFT_MODEL,
     VLLM_MODEL_RUNNER,
     "vllm.v1.worker.gpu.spec_decode.eagle",
+    "vllm.v1.core.sched.async_scheduler",
     "vllm.v1.sample.rejection_sampler",
     "vllm.v1.spec_decode.utils",
+    "vllm.v1.worker.gpu_input_batch",
     "vllm_ascend.ops.triton.reject_sample",
     "vllm_ascend.ops.triton.spec_decode.utils",
     "vllm_ascend.sample.rejection_sampler",
     "vllm_ascend.spec_decode",
     "vllm_ascend.spec_decode.medusa_proposer",
+    "vllm_ascend.spec_decode.ngram_proposer",
     "vllm_ascend.worker.pcp_utils",
     "vllm_ascend.worker.v2.spec_decode.eagle",
     "vllm_ascend.xlite.xlite_model_runner",
@@ -127,12 +130,14 @@ def state() -> dict[str, Any]:
     new = {id(change.new): change.path for change in reversed(_changes) if _is_ours(change)}
     old = {id(change.old): change.path for change in _changes if change.followed}
     places = _places({**new, **old})
+    # By name; of two patches that wrap the same thing, what stands there is the second one's.
+    names = sorted(new.items(), key=lambda item: (item[1], item[0] in places))
     current = report.current()
     return {
         "failed": failed,
         "digest": current.digest(),
         "patches": {row.id: str(row.state) for row in current.rows()},
-        "new": {name: places.get(key, []) for key, name in sorted(new.items(), key=lambda item: item[1])},
+        "new": {name: places.get(key, []) for key, name in names},
         "stale": {name: places[key] for key, name in old.items() if key in places},
         "runners": _runners(),
         "proposers": _proposers(),

@@ -48,11 +48,15 @@ def eagle_llama(root: Path, out: Path) -> None:
 
 
 def pred_eagle(root: Path, out: Path) -> None:
+    eagle_head(out, seed=12)
+
+
+def eagle_head(out: Path, seed: int, **config: Any) -> None:
     """``fc`` passes the embedding through: next token from the last one, as ``pred`` mostly does."""
-    torch.manual_seed(12)
+    torch.manual_seed(seed)
     fc = torch.cat([torch.eye(HIDDEN), torch.zeros(HIDDEN, HIDDEN)], 1)
     weights = {"fc.weight": fc, **_layer("layers.0.", HIDDEN, output_scale=0.05)}
-    save_head(out, weights, {**_CONFIG, "architectures": ["LlamaForCausalLM"]})
+    save_head(out, weights, {**_CONFIG, "architectures": ["LlamaForCausalLM"], **config})
 
 
 def _eagle3(out: Path, weights: dict[str, torch.Tensor], draft_vocab: torch.Tensor) -> None:

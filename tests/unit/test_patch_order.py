@@ -38,9 +38,17 @@ ORDER = (
     "spec_decode.kernels.ascend_block_verify",
     "spec_decode.kernels.ascend_expand",
     "spec_decode.kernels.ascend_recovered_tokens",
+    "spec_decode.ngram_at_max_length",
+    "spec_decode.sampled_verification",
+    "spec_decode.seeded_recovery",
+    "spec_decode.skipped_requests",
+    "spec_decode.allowed_tokens",
     "model_runner.drafter_selection",
     "model_runner.propose_draft_token_ids",
     "model_runner.accepted_logprobs",
+    "model_runner.async_output_tokens",
+    "model_runner.grammar_bitmask",
+    "model_runner.allowed_tokens_rows",
 )
 
 
