@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 LEANS_ON: tuple[str, ...] = (
     "vllm.v1.structured_output.utils:apply_grammar_bitmask",
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner.sample_tokens",
+    "vllm_ascend.worker.model_runner_v1:apply_grammar_bitmask",
 )
 
 
