@@ -37,7 +37,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         ids = dict.fromkeys(
             kernels if fnmatch(p.id, kernels) else asked if p.id in BESIDE else p.id for p in PATCHES
         )
-        metafunc.parametrize("patch_id", list(ids))
+        metafunc.parametrize("patch_id", list(ids), ids=[one.replace(asked, "beside") for one in ids])
 
 
 def test_switched_off_draft_model_ends_with_the_hosts_error(check: Check) -> None:
