@@ -14,6 +14,17 @@ from tests.e2e.checks import Check, host_alone
 DRAFT_MODEL = Case("llama", "draft_model", "llama")
 EAGLE = Case("pred", "eagle", "pred_eagle")
 STOCK_ERROR = "ValueError: Unknown speculative decoding method: draft_model"
+# Patches of what requests may ask for beside greedy text; tests/e2e/test_server_life.py is about them.
+BESIDE = (
+    "spec_decode.ngram_at_max_length",
+    "spec_decode.sampled_verification",
+    "spec_decode.seeded_recovery",
+    "spec_decode.skipped_requests",
+    "spec_decode.allowed_tokens",
+    "model_runner.async_output_tokens",
+    "model_runner.grammar_bitmask",
+    "model_runner.allowed_tokens_rows",
+)
 NAMES_WHAT_TO_DO = re.compile(r"ascend-specpatch status|ASCEND_SPECPATCH")
 
 
@@ -21,10 +32,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "patch_id" in metafunc.fixturenames:
         from ascend_specpatch.patches import PATCHES
 
-        # The kernels, which no case here launches, together.
-        kernels = "spec_decode.kernels.*"
-        ids = dict.fromkeys(kernels if fnmatch(p.id, kernels) else p.id for p in PATCHES)
-        metafunc.parametrize("patch_id", list(ids))
+        # Together: the kernels, which no case here launches, and what no case here asks for.
+        kernels, asked = "spec_decode.kernels.*", ",".join(BESIDE)
+        ids = dict.fromkeys(
+            kernels if fnmatch(p.id, kernels) else asked if p.id in BESIDE else p.id for p in PATCHES
+        )
+        metafunc.parametrize("patch_id", list(ids), ids=[one.replace(asked, "beside") for one in ids])
 
 
 def test_switched_off_draft_model_ends_with_the_hosts_error(check: Check) -> None:
@@ -57,7 +70,10 @@ def test_without_one_patch_draft_model_works_or_is_refused(check: Check, patch_i
 
 def test_without_one_patch_eagle_works(check: Check, patch_id: str) -> None:
     outcome = check.same_text(EAGLE.with_env(ASCEND_SPECPATCH_DISABLE=patch_id))
-    states = {row["state"] for row in outcome.facts["report"] if fnmatch(row["id"], patch_id)}
+    names = patch_id.split(",")
+    states = {
+        row["state"] for row in outcome.facts["report"] if any(fnmatch(row["id"], name) for name in names)
+    }
     assert states == {"off"}
 
 
