@@ -135,12 +135,28 @@ class ProposerBase(DraftLoop, FirstPass):
         models share nothing."""
         if self.pass_hidden_states_to_model:
             super().load_model(model)
+            if self.parallel_drafting:
+                self._load_masked_state()
         else:
             with self.maybe_eager_context:
                 self._vllm_base.load_model(self, model)
             self.attn_layer_names = layers = sorted(self.attn_layer_names)
             self.kernel_block_size = self._attention_backend(layers[0]).get_supported_kernel_block_sizes()[0]
             self.piece_all_attn_layer_name = [list(layers) for _ in range(self.num_speculative_tokens)]
+
+    def _load_masked_state(self) -> None:
+        """The hidden state that stands in the masked slots of parallel drafting, which only some heads have."""
+        head = self.get_model()
+        if not hasattr(head, "mask_hidden"):
+            raise ValueError(
+                f"speculative method {self.method!r} cannot draft in parallel with {type(head).__name__}, which "
+                "has no hidden state for masked slots (mask_hidden): remove parallel_drafting from "
+                "speculative_config, or use an EAGLE-3 head that was trained for it"
+            )
+        state = head.mask_hidden
+        if self.eagle3_use_aux_hidden_state:
+            state = head.combine_hidden_states(state)
+        self.parallel_drafting_hidden_state_tensor.copy_(state.view(self.hidden_size))
 
     def _attention_backend(self, layer_name: str) -> Any:
         return self.compilation_config.static_forward_context[layer_name].get_attn_backend()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -59,6 +60,11 @@ class Case:
     def max_model_len(self) -> int:
         return int(self.engine.get("max_model_len", ENGINE["max_model_len"]))
 
+    @property
+    def in_parallel(self) -> bool:
+        """Whether one pass drafts all tokens."""
+        return bool(self.spec.get("parallel_drafting"))
+
     def engine_arguments(self, models: Path) -> dict[str, Any]:
         """Keyword arguments of ``vllm.LLM``."""
         arguments = {**ENGINE, **self.engine, "model": str(models / self.model)}
@@ -91,6 +97,7 @@ class Draft:
     known: int  # tokens known then, prompt and output, the newest included
     newest: int  # the newest of them
     tokens: tuple[int, ...]
+    logits: bytes  # float32 [k, vocabulary], of each pass; empty where a graph was replayed
 
 
 @dataclass
@@ -129,7 +136,10 @@ class Outcome:
     @property
     def drafts(self) -> list[Draft]:
         """Every proposal the first worker's drafter made, prefill chunks included."""
-        return [Draft(*row[:3], tuple(row[3])) for row in self.facts["drafts"]]
+        return [
+            Draft(*place, tuple(tokens), base64.b64decode(logits))
+            for *place, tokens, logits in self.facts["drafts"]
+        ]
 
     def log_text(self) -> str:
         return Path(self.log).read_text(errors="replace") if self.log else ""

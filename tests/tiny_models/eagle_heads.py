@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
-from .shapes import DENSE, HEAD_DIM, HEADS, HIDDEN, INTERMEDIATE, KV_HEADS, STD, VOCAB, save_head
+from .shapes import DENSE, HEAD_DIM, HEADS, HIDDEN, INTERMEDIATE, KV_HEADS, STD, VOCAB, edit_config, save_head
 
 _CONFIG: dict[str, Any] = {
     **DENSE,
@@ -42,8 +43,10 @@ def _layer(prefix: str, attention_input: int, *, output_scale: float = 1.0) -> d
 
 
 def eagle_llama(root: Path, out: Path) -> None:
+    """Unrelated to its target, with states that do not grow from pass to pass."""
     torch.manual_seed(5)
-    weights = {"fc.weight": torch.randn(HIDDEN, 2 * HIDDEN) * STD, **_layer("layers.0.", HIDDEN)}
+    fc = torch.randn(HIDDEN, 2 * HIDDEN) * (STD / 3)
+    weights = {"fc.weight": fc, **_layer("layers.0.", HIDDEN, output_scale=0.1)}
     save_head(out, weights, {**_CONFIG, "architectures": ["LlamaForCausalLM"]})
 
 
@@ -109,3 +112,12 @@ def pred8_eagle3(root: Path, out: Path) -> None:
         **layer,
     }
     _eagle3(out, weights, draft_vocab)
+
+
+def pred8_parallel_eagle3(root: Path, out: Path) -> None:
+    """``pred8_eagle3`` with a state and a token for the masked slots of parallel drafting."""
+    pred8_eagle3(root, out)
+    path = out / "model.safetensors"
+    masked = {"mask_hidden": torch.randn(1, 3 * HIDDEN)}
+    save_head(out, {**load_file(path), **masked}, json.loads((out / "config.json").read_text()))
+    edit_config(out, ptd_token_id=VOCAB - 1)
