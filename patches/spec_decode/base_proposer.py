@@ -145,12 +145,12 @@ class ProposerBase(DraftLoop, FirstPass):
             self.piece_all_attn_layer_name = [list(layers) for _ in range(self.num_speculative_tokens)]
 
     def _load_masked_state(self) -> None:
-        """The hidden state that stands in the masked slots of parallel drafting, which only some heads have."""
+        """The hidden state in the masked slots of parallel drafting, which only some heads have."""
         head = self.get_model()
         if not hasattr(head, "mask_hidden"):
             raise ValueError(
-                f"speculative method {self.method!r} cannot draft in parallel with {type(head).__name__}, which "
-                "has no hidden state for masked slots (mask_hidden): remove parallel_drafting from "
+                f"speculative method {self.method!r} cannot draft in parallel with {type(head).__name__}, "
+                "which has no hidden state for masked slots (mask_hidden): remove parallel_drafting from "
                 "speculative_config, or use an EAGLE-3 head that was trained for it"
             )
         state = head.mask_hidden

@@ -48,7 +48,7 @@ class Case:
 
     def plain(self) -> Case:
         """The same text without speculation, in the plainest engine that can make it."""
-        engine = {name: value for name, value in self.engine.items() if name == "max_model_len"}
+        engine = {name: value for name, value in self.engine.items() if name in ("max_model_len", "dtype")}
         if self.prompts == "many":
             engine["num_gpu_blocks_override"] = 128
         return Case(self.model, prompts=self.prompts, max_tokens=self.max_tokens, engine=engine)

@@ -92,6 +92,21 @@ class Check:
 
         return [draft for draft in self.compared(case) if differs(draft)]
 
+    def margins(self, case: Case) -> list[float]:
+        """Of each request whose text is not plain decoding's: how far apart the reference sees the two tokens
+        where the texts part, in parts of its largest logit there."""
+        prompt = prompts.tokens(case.prompts)
+        found = []
+        for request, (ours, plain) in enumerate(
+            zip(self.runs(case).tokens, self.runs(case.plain()).tokens, strict=True)
+        ):
+            if ours != plain:
+                place = next(i for i, (a, b) in enumerate(zip(ours, plain, strict=True)) if a != b)
+                logits = self.oracle.next_logits(case, [*prompt[request], *plain[:place]])
+                margin = logits[ours[place]] - logits[plain[place]]
+                found.append(float(margin.abs() / logits.abs().max()))
+        return found
+
     def compared(self, case: Case) -> list[Draft]:
         """The proposals of a case where the reference drafts too."""
         expected = self.oracle.speculation(case).drafts

@@ -48,6 +48,10 @@ class Oracle:
             for prompt in prompts.tokens(case.prompts)
         ]
 
+    def next_logits(self, case: Case, tokens: list[int]) -> torch.Tensor:
+        """float32 [vocabulary]: what the target says after ``tokens``."""
+        return self._target(case.model).next_logits(tuple(tokens))
+
     def speculation(self, case: Case) -> Speculation:
         """Counts and drafts of a correct drafter of the case's method."""
         from .reference import Speculation, speculate

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is drafted and accepted by the hosts alone, with the patches, and by the reference drafter.
+
+``make acceptance`` runs every method of ``tests/e2e/matrix.py`` in every mode with 1 to 5 drafts a step on
+the emulated NPU, and writes ``docs/acceptance.md``. It takes about 40 minutes on two cores; ``--resume`` goes
+on where an interrupted run ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[1]
+sys.path.append(str(_ROOT))
+
+from tests import tiny_models  # noqa: E402
+from tests.e2e import matrix  # noqa: E402
+from tests.e2e.cases import Case  # noqa: E402
+from tests.e2e.checks import Check, host_alone  # noqa: E402
+from tests.e2e.harness import Harness  # noqa: E402
+from tests.e2e.oracle import Oracle  # noqa: E402
+
+_BUILD = _ROOT / "build" / "acceptance"
+_PAGE = _ROOT / "docs" / "acceptance.md"
+_LOW = "bfloat16"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run of one combination."""
+
+    method: str
+    mode: str
+    k: int
+    who: str  # "hosts" or "ours"
+    dtype: str
+    refused: bool = False
+    accepted: int = 0
+    drafted: int = 0
+    expected_accepted: int = 0  # of the reference
+    expected_drafted: int = 0
+    wrong: int = 0  # draft ids that are not the reference's
+    compared: int = 0
+    logits: float | None = None  # the largest difference; None where replayed graphs hide them
+    differing: int = 0  # requests whose text is not plain decoding's
+    margin: float = 0.0  # the largest there, see Check.margins
+
+
+def _measure(check: Check, row: Row, case: Case) -> Row:
+    outcome = check.harness.run(case)
+    if outcome.error is not None:
+        print(f"{row}: {outcome.error.splitlines()[-1]}", file=sys.stderr)
+        return replace(row, refused=True)
+    margins = check.margins(case)
+    found = replace(
+        row,
+        accepted=outcome.accepted,
+        drafted=outcome.drafted,
+        differing=len(margins),
+        margin=max(margins, default=0.0),
+    )
+    if row.dtype == _LOW:
+        return found
+    expected = check.oracle.speculation(case)
+    drafts = check.compared(case)
+    wrong = [
+        a != b
+        for draft in drafts
+        for a, b in zip(draft.tokens, expected.drafts[draft.request, draft.known], strict=False)
+    ]
+    return replace(
+        found,
+        expected_accepted=expected.accepted,
+        expected_drafted=expected.drafted,
+        wrong=sum(wrong),
+        compared=len(wrong),
+        logits=check.largest_logit_difference(case),
+    )
+
+
+def _rows() -> Iterator[tuple[Row, Case]]:
+    """Everything that is run."""
+    for modes in (matrix.EAGER, matrix.GRAPHS):
+        for method, mode, k, case in matrix.cases(modes):
+            yield Row(method, mode, k, "ours", "float32"), case
+        for method, mode, k, case in matrix.cases(modes):
+            if matrix.hosts_can(method):
+                yield Row(method, mode, k, "hosts", "float32"), host_alone(case)
+    for method, mode, k, case in matrix.cases(("padded",)):
+        if k == 3:
+            low = replace(case, engine={**case.engine, "dtype": _LOW})
+            yield Row(method, mode, k, "ours", _LOW), low
+
+
+def _run(rows: list[tuple[Row, Case]], resume: bool) -> list[Row]:
+    _BUILD.mkdir(parents=True, exist_ok=True)
+    journal = _BUILD / "rows.jsonl"
+    done = [Row(**json.loads(line)) for line in journal.read_text().splitlines()] if resume else []
+    known = {(row.method, row.mode, row.k, row.who, row.dtype) for row in done}
+    models = _BUILD / "models"
+    tiny_models.write(models)
+    with tempfile.TemporaryDirectory() as scratch, journal.open("a" if resume else "w") as file:
+        check = Check(Harness(models, Path(scratch), _BUILD / "vllm"), Oracle(models, _BUILD / "oracle"))
+        try:
+            for number, (row, case) in enumerate(rows, start=1):
+                if (row.method, row.mode, row.k, row.who, row.dtype) in known:
+                    continue
+                done.append(_measure(check, row, case))
+                print(json.dumps(asdict(done[-1])), file=file, flush=True)
+                print(f"{number}/{len(rows)} {done[-1]}", flush=True)
+        finally:
+            check.harness.close()
+    return done
+
+
+# ---- the page ------------------------------------------------------------------------------------------------------
+
+_HEAD = """# Acceptance
+
+What is drafted and accepted by the hosts alone, with the patches, and by a reference drafter that is made of
+transformers modules, without cache, batches or code of the hosts' (`tests/e2e/reference.py`). `make acceptance` runs it and
+writes this page: vllm 0.16.0 + vllm-ascend 0.16.0rc1 on an emulated NPU, greedy, six prompts of 5 to 260 tokens, 24 new
+tokens each, [tiny models](../tests/tiny_models). Not run on NPU hardware.
+
+- **accepted/drafted** as vLLM counts them.
+- **wrong ids**: draft tokens that are not the reference's where it drafts too, of those compared.
+- **logits**: the largest absolute difference between a draft pass and the reference's, after the same text and the same
+  drafts. In full graphs, of the passes that are not replayed.
+- **chunked**: at most 64 tokens a step. **unpadded**: `disable_padded_drafter_batch`, which draft models and parallel
+  drafting do not support. **graphs**: the target's are captured; draft models and parallel drafting draft eagerly, mtp too.
+  Asynchronous scheduling is on unless the mode says otherwise.
+
+More accepted is not more right: a wrong draft that happens to be the target's token is accepted too.
+"""
+
+
+def _pair(row: Row | None) -> str:
+    if row is None or row.refused:
+        return "refused | | " if row is not None else "| | "
+    logits = "" if row.logits is None else f"{row.logits:.1e}"
+    return f"{row.accepted}/{row.drafted} | {row.wrong}/{row.compared} | {logits}"
+
+
+def _page(rows: list[Row]) -> str:
+    exact = [row for row in rows if row.dtype == "float32"]
+    by_place = {(row.method, row.mode, row.k, row.who): row for row in exact}
+    ours = [row for row in exact if row.who == "ours"]
+    lines = [_HEAD, "## float32", "", _summary(ours, [row for row in exact if row.who == "hosts"]), ""]
+    for mode in dict.fromkeys(row.mode for row in ours):
+        lines += [
+            f"### {mode}",
+            "",
+            "| method | k | reference | hosts alone | wrong ids | logits | with the patches | wrong ids | logits |",
+            "|---|---|---|---|---|---|---|---|---|",
+        ]
+        for row in ours:
+            if row.mode == mode:
+                hosts = by_place.get((row.method, mode, row.k, "hosts"))
+                reference = f"{row.expected_accepted}/{row.expected_drafted}"
+                lines.append(f"| {row.method} | {row.k} | {reference} | {_pair(hosts)} | {_pair(row)} |")
+        lines.append("")
+    return "\n".join(lines + _low_precision([row for row in rows if row.dtype == _LOW]))
+
+
+def _summary(ours: list[Row], hosts: list[Row]) -> str:
+    def wrong(rows: list[Row]) -> str:
+        return f"{sum(row.wrong for row in rows)} of {sum(row.compared for row in rows)} draft ids are wrong"
+
+    largest = max((row.logits for row in ours if row.logits is not None), default=0.0)
+    differing = sum(row.differing for row in ours)
+    return (
+        f"With the patches {wrong(ours)} in {len(ours)} combinations, logits differ by {largest:.1e} at most, and "
+        f"the text of {differing} requests differs from plain decoding's. "
+        f"With the hosts alone {wrong(hosts)} in {len(hosts)}."
+    )
+
+
+def _low_precision(rows: list[Row]) -> list[str]:
+    return [
+        "## bfloat16",
+        "",
+        "Other batch shapes round differently, so text may differ from plain decoding where two logits are nearly equal."
+        " The margin is what lies between the two tokens in float32, in parts of the largest logit there: bfloat16 has"
+        " steps of 1/256 to 1/128.",
+        "",
+        "| method | mode | k | accepted/drafted | requests with other text | largest margin |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {row.method} | {row.mode} | {row.k} | {row.accepted}/{row.drafted} | {row.differing} of 6 | "
+            f"{f'{row.margin:.4f}' if row.differing else ''} |"
+            for row in rows
+        ),
+        "",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--resume", action="store_true", help="keep what an interrupted run has measured")
+    parser.add_argument("--page-only", action="store_true", help="write the page from what has been measured")
+    arguments = parser.parse_args()
+    rows = _run([] if arguments.page_only else list(_rows()), arguments.resume or arguments.page_only)
+    _PAGE.write_text(_page(rows))
+    print(f"wrote {_PAGE.relative_to(_ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
