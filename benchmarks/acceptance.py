@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -84,18 +84,20 @@ def _measure(check: Check, row: Row, case: Case) -> Row:
     )
 
 
-def _rows() -> Iterator[tuple[Row, Case]]:
-    """Everything that is run."""
-    for modes in (matrix.EAGER, matrix.GRAPHS):
-        for method, mode, k, case in matrix.cases(modes):
-            yield Row(method, mode, k, "ours", "float32"), case
-        for method, mode, k, case in matrix.cases(modes):
-            if matrix.hosts_can(method):
-                yield Row(method, mode, k, "hosts", "float32"), host_alone(case)
-    for method, mode, k, case in matrix.cases(("padded",)):
-        if k == 3:
-            low = replace(case, engine={**case.engine, "dtype": _LOW})
-            yield Row(method, mode, k, "ours", _LOW), low
+def _rows() -> list[tuple[Row, Case]]:
+    """Everything that is run, what tells most first: an interrupted run has a page too."""
+    ours, hosts = [], []
+    for method, mode, k, case in matrix.cases():
+        ours.append((Row(method, mode, k, "ours", "float32"), case))
+        if matrix.hosts_can(method):
+            hosts.append((Row(method, mode, k, "hosts", "float32"), host_alone(case)))
+    low = [
+        (replace(row, dtype=_LOW), replace(case, engine={**case.engine, "dtype": _LOW}))
+        for row, case in ours
+        if (row.mode, row.k) == ("padded", 3)
+    ]
+    rows = [*ours, *low, *hosts]
+    return sorted(rows, key=lambda found: found[0].mode != "padded")  # stable
 
 
 def _run(rows: list[tuple[Row, Case]], resume: bool) -> list[Row]:
@@ -119,81 +121,89 @@ def _run(rows: list[tuple[Row, Case]], resume: bool) -> list[Row]:
     return done
 
 
-# ---- the page ------------------------------------------------------------------------------------------------------
-
 _HEAD = """# Acceptance
 
 What is drafted and accepted by the hosts alone, with the patches, and by a reference drafter that is made of
-transformers modules, without cache, batches or code of the hosts' (`tests/e2e/reference.py`). `make acceptance` runs it and
-writes this page: vllm 0.16.0 + vllm-ascend 0.16.0rc1 on an emulated NPU, greedy, six prompts of 5 to 260 tokens, 24 new
-tokens each, [tiny models](../tests/tiny_models). Not run on NPU hardware.
+transformers modules, without cache, batches or code of the hosts' (`tests/e2e/reference.py`). `make acceptance`
+runs it and writes this page: vllm 0.16.0 + vllm-ascend 0.16.0rc1 on an emulated NPU, greedy, six prompts of 5 to
+260 tokens, 24 new tokens each, [tiny models](../tests/tiny_models). Not run on NPU hardware.
 
-- **accepted/drafted** as vLLM counts them.
-- **wrong ids**: draft tokens that are not the reference's where it drafts too, of those compared.
-- **logits**: the largest absolute difference between a draft pass and the reference's, after the same text and the same
-  drafts. In full graphs, of the passes that are not replayed.
-- **chunked**: at most 64 tokens a step. **unpadded**: `disable_padded_drafter_batch`, which draft models and parallel
-  drafting do not support. **graphs**: the target's are captured; draft models and parallel drafting draft eagerly, mtp too.
-  Asynchronous scheduling is on unless the mode says otherwise.
-
-More accepted is not more right: a wrong draft that happens to be the target's token is accepted too.
+- **accepted/drafted** as vLLM counts them. More accepted is not more right: a wrong draft that happens to be the
+  target's token is accepted too.
+- **wrong ids**: draft tokens that are not the reference's, of those made where it drafts too.
+- **logits**: the largest difference between a draft pass and the reference's, after the same text and the same
+  drafts. In full graphs of the passes that are not replayed.
+- **chunked**: at most 64 tokens a step. **unpadded**: `disable_padded_drafter_batch`, which draft models and
+  parallel drafting do not support. **graphs**: without asynchronous scheduling, with which the host's mtp drafts
+  eagerly; draft models and parallel drafting draft eagerly always.
 """
 
 
-def _pair(row: Row | None) -> str:
+_COLUMNS = ("method", "k", "reference", "hosts", "wrong ids", "logits", "patched", "wrong ids", "logits")
+
+
+def _cells(row: Row | None) -> tuple[str, str, str]:
     if row is None or row.refused:
-        return "refused | | " if row is not None else "| | "
+        return "" if row is None else "fails", "", ""
     logits = "" if row.logits is None else f"{row.logits:.1e}"
-    return f"{row.accepted}/{row.drafted} | {row.wrong}/{row.compared} | {logits}"
+    return f"{row.accepted}/{row.drafted}", f"{row.wrong} of {row.compared}", logits
+
+
+def _line(cells: Iterable[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def _page(rows: list[Row]) -> str:
     exact = [row for row in rows if row.dtype == "float32"]
-    by_place = {(row.method, row.mode, row.k, row.who): row for row in exact}
+    hosts = {(row.method, row.mode, row.k): row for row in exact if row.who == "hosts"}
     ours = [row for row in exact if row.who == "ours"]
-    lines = [_HEAD, "## float32", "", _summary(ours, [row for row in exact if row.who == "hosts"]), ""]
+    lines = [_HEAD, "## float32", "", *_summary(ours, list(hosts.values())), ""]
     for mode in dict.fromkeys(row.mode for row in ours):
-        lines += [
-            f"### {mode}",
-            "",
-            "| method | k | reference | hosts alone | wrong ids | logits | with the patches | wrong ids | logits |",
-            "|---|---|---|---|---|---|---|---|---|",
-        ]
+        lines += [f"### {mode}", "", _line(_COLUMNS), _line("---" for _ in _COLUMNS)]
         for row in ours:
             if row.mode == mode:
-                hosts = by_place.get((row.method, mode, row.k, "hosts"))
                 reference = f"{row.expected_accepted}/{row.expected_drafted}"
-                lines.append(f"| {row.method} | {row.k} | {reference} | {_pair(hosts)} | {_pair(row)} |")
+                alone = _cells(hosts.get((row.method, mode, row.k)))
+                lines.append(_line((row.method, row.k, reference, *alone, *_cells(row))))
         lines.append("")
     return "\n".join(lines + _low_precision([row for row in rows if row.dtype == _LOW]))
 
 
-def _summary(ours: list[Row], hosts: list[Row]) -> str:
+def _summary(ours: list[Row], hosts: list[Row]) -> list[str]:
     def wrong(rows: list[Row]) -> str:
-        return f"{sum(row.wrong for row in rows)} of {sum(row.compared for row in rows)} draft ids are wrong"
+        drafting = [row for row in rows if not row.refused]
+        ids, compared = sum(row.wrong for row in drafting), sum(row.compared for row in drafting)
+        return f"in {len(drafting)} runs {ids} of {compared} draft ids are wrong"
 
     largest = max((row.logits for row in ours if row.logits is not None), default=0.0)
-    differing = sum(row.differing for row in ours)
-    return (
-        f"With the patches {wrong(ours)} in {len(ours)} combinations, logits differ by {largest:.1e} at most, and "
-        f"the text of {differing} requests differs from plain decoding's. "
-        f"With the hosts alone {wrong(hosts)} in {len(hosts)}."
-    )
+    return [
+        f"- With the patches {wrong(ours)}; logits differ by {largest:.1e} at most; the text of "
+        f"{sum(row.differing for row in ours)} requests differs from plain decoding's.",
+        f"- With the hosts alone {wrong(hosts)}; {sum(row.refused for row in hosts)} runs end with an error.",
+    ]
 
 
 def _low_precision(rows: list[Row]) -> list[str]:
+    columns = ("method", "k", "accepted/drafted", "requests with other text", "largest margin")
     return [
         "## bfloat16",
         "",
-        "Other batch shapes round differently, so text may differ from plain decoding where two logits are nearly equal."
-        " The margin is what lies between the two tokens in float32, in parts of the largest logit there: bfloat16 has"
-        " steps of 1/256 to 1/128.",
+        "Batches of other shapes round differently, so text may differ from plain decoding's where two logits are",
+        "nearly equal. The margin is what lies between the two tokens there in float32, in parts of the largest",
+        "logit; neighbouring bfloat16 numbers are 1/256 to 1/128 (0.004 to 0.008) of their size apart.",
         "",
-        "| method | mode | k | accepted/drafted | requests with other text | largest margin |",
-        "|---|---|---|---|---|---|",
+        _line(columns),
+        _line("---" for _ in columns),
         *(
-            f"| {row.method} | {row.mode} | {row.k} | {row.accepted}/{row.drafted} | {row.differing} of 6 | "
-            f"{f'{row.margin:.4f}' if row.differing else ''} |"
+            _line(
+                (
+                    row.method,
+                    row.k,
+                    f"{row.accepted}/{row.drafted}",
+                    f"{row.differing} of 6",
+                    f"{row.margin:.4f}" if row.differing else "",
+                )
+            )
             for row in rows
         ),
         "",
@@ -205,7 +215,7 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="keep what an interrupted run has measured")
     parser.add_argument("--page-only", action="store_true", help="write the page from what has been measured")
     arguments = parser.parse_args()
-    rows = _run([] if arguments.page_only else list(_rows()), arguments.resume or arguments.page_only)
+    rows = _run([] if arguments.page_only else _rows(), arguments.resume or arguments.page_only)
     _PAGE.write_text(_page(rows))
     print(f"wrote {_PAGE.relative_to(_ROOT)}")
 

@@ -119,10 +119,14 @@ class ProposerBase(DraftLoop, FirstPass):
                 self.max_model_len,
                 target_max_model_len,
             )
+        mode = vllm_config.compilation_config.cudagraph_mode
         if self.needs_extra_input_slots:
             # The first pass is longer than the target's by a slot a request, so it fits none of the
             # captured sizes.
-            self.use_cuda_graph = False
+            self._draft_eagerly()
+        elif self.method == "mtp" and not self._host_drafts and self._uses_mla and mode.has_full_cudagraphs():
+            # The host can update the lengths of one MLA pass in a graph, not of all passes of a draft.
+            self._draft_eagerly()
         if self.slot_mapping_group[0].shape[0] < self.max_num_tokens:
             # The host leaves two slots a request; parallel drafting adds one for each drafted token.
             self.slot_mapping_group = [
@@ -135,6 +139,8 @@ class ProposerBase(DraftLoop, FirstPass):
         models share nothing."""
         if self.pass_hidden_states_to_model:
             super().load_model(model)
+            if not self._host_drafts:
+                self._capture_all_passes_at_once()
             if self.parallel_drafting:
                 self._load_masked_state()
         else:
@@ -143,6 +149,29 @@ class ProposerBase(DraftLoop, FirstPass):
             self.attn_layer_names = layers = sorted(self.attn_layer_names)
             self.kernel_block_size = self._attention_backend(layers[0]).get_supported_kernel_block_sizes()[0]
             self.piece_all_attn_layer_name = [list(layers) for _ in range(self.num_speculative_tokens)]
+
+    def _draft_eagerly(self) -> None:
+        from vllm_ascend.spec_decode.eagle_proposer import _maybe_eager_context
+        from vllm_ascend.utils import enable_sp
+
+        self.use_cuda_graph = False
+        if enable_sp(self.vllm_config):
+            self.maybe_eager_context = _maybe_eager_context(self.vllm_config)
+
+    @property
+    def _uses_mla(self) -> bool:
+        return bool(self.vllm_config.model_config.is_deepseek_mla)
+
+    def _capture_all_passes_at_once(self) -> None:
+        """The host captures the passes of an EAGLE head together and the model of an MTP head by itself."""
+        from vllm.config import CUDAGraphMode
+        from vllm_ascend.compilation.acl_graph import ACLGraphWrapper
+
+        if isinstance(self.model, ACLGraphWrapper):
+            self.model = self.model.unwrap()
+            self._runnable = ACLGraphWrapper(
+                self._run_merged_draft, self.vllm_config, runtime_mode=CUDAGraphMode.FULL
+            )
 
     def _load_masked_state(self) -> None:
         """The hidden state in the masked slots of parallel drafting, which only some heads have."""

@@ -58,7 +58,7 @@ GRAPHS = tuple(MODES)[4:]
 
 
 def can(method: str, mode: str) -> bool:
-    """Whether the method drafts in the mode. What is given extra slots drafts eagerly, on padded batches."""
+    """Whether the method drafts in the mode: extra slots are for eager passes over padded batches."""
     return hosts_can(method) or mode.startswith("padded")
 
 

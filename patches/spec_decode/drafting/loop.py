@@ -18,9 +18,8 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
 
     @property
     def _host_drafts(self) -> bool:
-        """Context parallelism splits rows over ranks, and MTP heads are captured pass by pass: both draft
-        with the host's functions."""
-        return bool(self.pcp_size * self.dcp_size > 1 or (self.use_cuda_graph and self.method == "mtp"))
+        """Context parallelism splits rows over ranks: the host's functions draft."""
+        return bool(self.pcp_size * self.dcp_size > 1)
 
     def _propose(
         self,
