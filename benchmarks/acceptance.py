@@ -124,18 +124,19 @@ def _run(rows: list[tuple[Row, Case]], resume: bool) -> list[Row]:
 _HEAD = """# Acceptance
 
 What is drafted and accepted by the hosts alone, with the patches, and by a reference drafter that is made of
-transformers modules, without cache, batches or code of the hosts' (`tests/e2e/reference.py`). `make acceptance`
-runs it and writes this page: vllm 0.16.0 + vllm-ascend 0.16.0rc1 on an emulated NPU, greedy, six prompts of 5 to
-260 tokens, 24 new tokens each, [tiny models](../tests/tiny_models). Not run on NPU hardware.
+transformers modules, without cache, batches or code of the hosts' (`tests/e2e/reference.py`).
+`make acceptance` runs it and writes this page: vllm 0.16.0 + vllm-ascend 0.16.0rc1 on an emulated NPU,
+greedy, six prompts of 5 to 260 tokens, 24 new tokens each, [tiny models](../tests/tiny_models). Not run on
+NPU hardware.
 
-- **accepted/drafted** as vLLM counts them. More accepted is not more right: a wrong draft that happens to be the
-  target's token is accepted too.
+- **accepted/drafted** as vLLM counts them. More accepted is not more right: a wrong draft that happens to be
+  the target's token is accepted too.
 - **wrong ids**: draft tokens that are not the reference's, of those made where it drafts too.
-- **logits**: the largest difference between a draft pass and the reference's, after the same text and the same
-  drafts. In full graphs of the passes that are not replayed.
+- **logits**: the largest difference between a draft pass and the reference's, after the same text and the
+  same drafts. In full graphs of the passes that are not replayed.
 - **chunked**: at most 64 tokens a step. **unpadded**: `disable_padded_drafter_batch`, which draft models and
-  parallel drafting do not support. **graphs**: without asynchronous scheduling, with which the host's mtp drafts
-  eagerly; draft models and parallel drafting draft eagerly always.
+  parallel drafting do not support. **graphs**: without asynchronous scheduling, with which the host's mtp
+  drafts eagerly; draft models and parallel drafting draft eagerly always.
 """
 
 
@@ -177,8 +178,8 @@ def _summary(ours: list[Row], hosts: list[Row]) -> list[str]:
 
     largest = max((row.logits for row in ours if row.logits is not None), default=0.0)
     return [
-        f"- With the patches {wrong(ours)}; logits differ by {largest:.1e} at most; the text of "
-        f"{sum(row.differing for row in ours)} requests differs from plain decoding's.",
+        f"- With the patches {wrong(ours)}; logits differ by {largest:.1e} at most.",
+        f"- Text that differs from plain decoding's: {sum(row.differing for row in [*ours, *hosts])} requests.",
         f"- With the hosts alone {wrong(hosts)}; {sum(row.refused for row in hosts)} runs end with an error.",
     ]
 
@@ -188,9 +189,10 @@ def _low_precision(rows: list[Row]) -> list[str]:
     return [
         "## bfloat16",
         "",
-        "Batches of other shapes round differently, so text may differ from plain decoding's where two logits are",
-        "nearly equal. The margin is what lies between the two tokens there in float32, in parts of the largest",
-        "logit; neighbouring bfloat16 numbers are 1/256 to 1/128 (0.004 to 0.008) of their size apart.",
+        "Batches of other shapes round differently, so text may differ from plain decoding's where two",
+        "logits are nearly equal. The margin is what lies between the two tokens there in float32, in parts of",
+        "the largest logit; neighbouring bfloat16 numbers are 1/256 to 1/128 (0.004 to 0.008) of their size",
+        "apart.",
         "",
         _line(columns),
         _line("---" for _ in columns),
