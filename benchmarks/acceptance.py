@@ -179,7 +179,7 @@ def _summary(ours: list[Row], hosts: list[Row]) -> list[str]:
     largest = max((row.logits for row in ours if row.logits is not None), default=0.0)
     return [
         f"- With the patches {wrong(ours)}; logits differ by {largest:.1e} at most.",
-        f"- Text that differs from plain decoding's: {sum(row.differing for row in [*ours, *hosts])} requests.",
+        f"- Requests whose text is not plain decoding's: {sum(row.differing for row in [*ours, *hosts])}.",
         f"- With the hosts alone {wrong(hosts)}; {sum(row.refused for row in hosts)} runs end with an error.",
     ]
 
@@ -190,9 +190,9 @@ def _low_precision(rows: list[Row]) -> list[str]:
         "## bfloat16",
         "",
         "Batches of other shapes round differently, so text may differ from plain decoding's where two",
-        "logits are nearly equal. The margin is what lies between the two tokens there in float32, in parts of",
-        "the largest logit; neighbouring bfloat16 numbers are 1/256 to 1/128 (0.004 to 0.008) of their size",
-        "apart.",
+        "logits are nearly equal. The margin is what lies between the two tokens there in float32, in parts",
+        "of the largest logit; neighbouring bfloat16 numbers are 1/256 to 1/128 (0.004 to 0.008) of their",
+        "size apart.",
         "",
         _line(columns),
         _line("---" for _ in columns),

@@ -135,20 +135,35 @@ class ProposerBase(DraftLoop, FirstPass):
         self.graph_buffers = GraphBuffers(self) if self.use_cuda_graph else None
 
     def load_model(self, model: Any) -> None:
-        """Load what drafts. Heads are loaded by the host, which lets them share with the target; draft
-        models share nothing."""
-        if self.pass_hidden_states_to_model:
-            super().load_model(model)
+        """Load what drafts as vLLM does: embeddings and language-model head are the target's where the
+        checkpoint has none of its own or equal ones. The host asks that of embeddings only.
+
+        Raises:
+            ValueError: parallel drafting with a head that was not made for it.
+        """
+        if self._host_drafts or self.use_sparse:
+            super().load_model(model)  # captures passes its own way; knows the indexers of sparse attention
             if not self._host_drafts:
-                self._capture_all_passes_at_once()
-            if self.parallel_drafting:
-                self._load_masked_state()
-        else:
-            with self.maybe_eager_context:
-                self._vllm_base.load_model(self, model)
-            self.attn_layer_names = layers = sorted(self.attn_layer_names)
-            self.kernel_block_size = self._attention_backend(layers[0]).get_supported_kernel_block_sizes()[0]
-            self.piece_all_attn_layer_name = [list(layers) for _ in range(self.num_speculative_tokens)]
+                self._maybe_share_lm_head(model)
+            return
+        with self.maybe_eager_context:
+            self._vllm_base.load_model(self, model)
+        self.attn_layer_names = layers = sorted(self.attn_layer_names)
+        self.kernel_block_size = self._attention_backend(layers[0]).get_supported_kernel_block_sizes()[0]
+        self.piece_all_attn_layer_name = [list(layers) for _ in range(self.num_speculative_tokens)]
+        if self.use_cuda_graph and self.compilation_config.cudagraph_mode.has_full_cudagraphs():
+            self._capture_all_passes_at_once()
+
+    def _get_model(self) -> Any:
+        head = super()._get_model()
+        masked = self.parallel_drafting and self.pass_hidden_states_to_model
+        if masked and not hasattr(head, "mask_hidden"):
+            raise ValueError(
+                f"speculative method {self.method!r} cannot draft in parallel with {type(head).__name__}, "
+                "which has no hidden state for masked slots (mask_hidden): remove parallel_drafting from "
+                "speculative_config, or use an EAGLE-3 head that was trained for it"
+            )
+        return head
 
     def _draft_eagerly(self) -> None:
         from vllm_ascend.spec_decode.eagle_proposer import _maybe_eager_context
@@ -163,29 +178,14 @@ class ProposerBase(DraftLoop, FirstPass):
         return bool(self.vllm_config.model_config.is_deepseek_mla)
 
     def _capture_all_passes_at_once(self) -> None:
-        """The host captures the passes of an EAGLE head together and the model of an MTP head by itself."""
+        import torch
         from vllm.config import CUDAGraphMode
         from vllm_ascend.compilation.acl_graph import ACLGraphWrapper
 
-        if isinstance(self.model, ACLGraphWrapper):
-            self.model = self.model.unwrap()
-            self._runnable = ACLGraphWrapper(
-                self._run_merged_draft, self.vllm_config, runtime_mode=CUDAGraphMode.FULL
-            )
-
-    def _load_masked_state(self) -> None:
-        """The hidden state in the masked slots of parallel drafting, which only some heads have."""
-        head = self.get_model()
-        if not hasattr(head, "mask_hidden"):
-            raise ValueError(
-                f"speculative method {self.method!r} cannot draft in parallel with {type(head).__name__}, "
-                "which has no hidden state for masked slots (mask_hidden): remove parallel_drafting from "
-                "speculative_config, or use an EAGLE-3 head that was trained for it"
-            )
-        state = head.mask_hidden
-        if self.eagle3_use_aux_hidden_state:
-            state = head.combine_hidden_states(state)
-        self.parallel_drafting_hidden_state_tensor.copy_(state.view(self.hidden_size))
+        self.update_stream = torch.npu.Stream()
+        self._runnable = ACLGraphWrapper(
+            self._run_merged_draft, self.vllm_config, runtime_mode=CUDAGraphMode.FULL
+        )
 
     def _attention_backend(self, layer_name: str) -> Any:
         return self.compilation_config.static_forward_context[layer_name].get_attn_backend()

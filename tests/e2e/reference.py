@@ -250,9 +250,12 @@ class Eagle3(_FromHiddenStates):
         return residual + self.layer.mlp(self.layer.post_attention_layernorm(residual))
 
     def head(self, state: Tensor) -> Tensor:
-        return _rms(state, self.weights["norm.weight"], self.eps) @ self.weights["lm_head.weight"].t()
+        head = self.weights.get("lm_head.weight", self.target.weights["lm_head.weight"])
+        return _rms(state, self.weights["norm.weight"], self.eps) @ head.t()
 
     def over_target_ids(self, logits: Tensor) -> Tensor:
+        if "d2t" not in self.weights:
+            return logits
         offsets = self.weights["d2t"]
         spread = logits.new_full((*logits.shape[:-1], self.target.config.vocab_size), float("-inf"))
         spread[..., torch.arange(len(offsets)) + offsets] = logits
@@ -300,7 +303,6 @@ class Mtp(_FromHiddenStates):
         self.token_norm, self.state_norm, self.projection, self.final_norm = (
             weights[f"{prefix}{name}.weight"] for name in names
         )
-        self.head_weight = weights["lm_head.weight" if self.mimo else f"{prefix}shared_head.head.weight"]
         last = target.model.model.layers[-1]
         self.layer = _load_layer(type(last)(config, config.num_hidden_layers - 1), weights, prefix)
 
@@ -314,7 +316,9 @@ class Mtp(_FromHiddenStates):
         return _rms(out, self.final_norm, self.eps) if self.mimo else out
 
     def head(self, state: Tensor) -> Tensor:
-        return (state if self.mimo else _rms(state, self.final_norm, self.eps)) @ self.head_weight.t()
+        return (state if self.mimo else _rms(state, self.final_norm, self.eps)) @ self.target.weights[
+            "lm_head.weight"
+        ].t()
 
 
 def _rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -69,11 +69,13 @@ RECIPES: dict[str, Recipe] = {
     "eagle3_llama8": Recipe("eagle_heads", "eagle3_llama8"),
     "pred_eagle": Recipe("eagle_heads", "pred_eagle"),
     "pred8_eagle3": Recipe("eagle_heads", "pred8_eagle3", needs=("pred8",)),
+    "pred8_headless_eagle3": Recipe("eagle_heads", "pred8_headless_eagle3", needs=("pred8",)),
     "pred8_parallel_eagle3": Recipe("eagle_heads", "pred8_parallel_eagle3", needs=("pred8",)),
     "mimo": Recipe("mtp", "MiMo"),
     "mimo_hi": Recipe("mtp", "MiMo", options=_HI_MIMO),
     "dsv3": Recipe("mtp", "DeepSeekV3"),
     "dsv3_hi": Recipe("mtp", "DeepSeekV3", options=_HI_DSV3),
+    "dsv3_headless": Recipe("mtp", "DeepSeekV3", options={**_HI_DSV3, "own_head": False}),
 }
 
 

@@ -114,6 +114,16 @@ def pred8_eagle3(root: Path, out: Path) -> None:
     _eagle3(out, weights, draft_vocab)
 
 
+def pred8_headless_eagle3(root: Path, out: Path) -> None:
+    """``pred8_eagle3`` over the whole vocabulary, with its target's head: the checkpoint has none."""
+    pred8_eagle3(root, out)
+    weights = load_file(out / "model.safetensors")
+    for name in ("lm_head.weight", "d2t", "t2d"):
+        del weights[name]
+    save_head(out, weights, json.loads((out / "config.json").read_text()))
+    edit_config(out, draft_vocab_size=VOCAB)
+
+
 def pred8_parallel_eagle3(root: Path, out: Path) -> None:
     """``pred8_eagle3`` with a state and a token for the masked slots of parallel drafting."""
     pred8_eagle3(root, out)
