@@ -103,4 +103,9 @@ PATCHES: tuple[Patch, ...] = (
         target=_MODEL_RUNNER,
         summary="logprobs of accepted tokens, without asynchronous scheduling",
     ),
+    Patch(
+        "model_runner.short_mla_prompts",
+        target=_MODEL_RUNNER,
+        summary="with MLA, prompts no longer than a step of drafts are attended to rightly",
+    ),
 )

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 LEANS_ON: tuple[str, ...] = (
     # The classes it stands on, and what they are given.
     "vllm.v1.spec_decode.eagle:SpecDecodeBaseProposer",
+    "vllm.model_executor.models.utils:process_eagle_weight",
     "vllm_ascend.spec_decode.eagle_proposer:AscendEagleProposer",
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner.__init__",
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner._set_up_drafter",
@@ -79,6 +80,8 @@ LEANS_ON: tuple[str, ...] = (
     "vllm_ascend.ascend_forward_context:set_ascend_forward_context",
     "vllm_ascend.compilation.acl_graph:ACLGraphWrapper",
     "vllm_ascend.compilation.acl_graph:update_full_graph_params",
+    "vllm_ascend.spec_decode.eagle_proposer:_maybe_eager_context",
+    "vllm_ascend.utils:enable_sp",
     "vllm_ascend.utils:lmhead_tp_enable",
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner._dummy_run",
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner._sync_metadata_across_dp",

@@ -39,6 +39,7 @@ ORDER = (
     "model_runner.drafter_selection",
     "model_runner.propose_draft_token_ids",
     "model_runner.accepted_logprobs",
+    "model_runner.short_mla_prompts",
 )
 
 
