@@ -12,6 +12,9 @@ from safetensors.torch import load_file
 
 from .shapes import DENSE, HEAD_DIM, HEADS, HIDDEN, INTERMEDIATE, KV_HEADS, STD, VOCAB, edit_config, save_head
 
+# Of EAGLE-3's attention: sharp enough for drafts to be accepted, soft enough for a wrong key to show.
+_SHARPNESS = 0.08
+
 _CONFIG: dict[str, Any] = {
     **DENSE,
     "model_type": "llama",
@@ -86,13 +89,13 @@ def pred8_eagle3(root: Path, out: Path) -> None:
     """Carries the last token's embedding to the output, over a vocabulary that leaves out every fifth token.
 
     EAGLE-3 has no path from the embedding to the output but attention. Queries and keys that are
-    large random images of the embedding make each token attend to itself (and its repeats); values
+    random images of the embedding make each token attend mostly to itself (and its repeats); values
     and the output projection then pass the embedding through.
     """
     torch.manual_seed(14)
     target = load_file(root / "pred8" / "model.safetensors")
     layer = _layer("midlayer.", 2 * HIDDEN, output_scale=0.05)
-    image = torch.randn(HEAD_DIM, HIDDEN)
+    image = torch.randn(HEAD_DIM, HIDDEN) * _SHARPNESS
     eye, rows = torch.eye(HIDDEN), HEAD_DIM
     embed_only = torch.zeros(HIDDEN, 2 * HIDDEN)
     embed_only[:, :HIDDEN] = eye
