@@ -68,6 +68,7 @@ RECIPES: dict[str, Recipe] = {
     "eagle_llama": Recipe("eagle_heads", "eagle_llama"),
     "eagle3_llama8": Recipe("eagle_heads", "eagle3_llama8"),
     "pred_eagle": Recipe("eagle_heads", "pred_eagle"),
+    "pred_stateless_eagle": Recipe("eagle_heads", "pred_stateless_eagle"),
     "pred8_eagle3": Recipe("eagle_heads", "pred8_eagle3", needs=("pred8",)),
     "pred8_headless_eagle3": Recipe("eagle_heads", "pred8_headless_eagle3", needs=("pred8",)),
     "pred8_parallel_eagle3": Recipe("eagle_heads", "pred8_parallel_eagle3", needs=("pred8",)),

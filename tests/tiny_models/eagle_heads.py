@@ -61,6 +61,12 @@ def pred_eagle(root: Path, out: Path) -> None:
     save_head(out, weights, {**_CONFIG, "architectures": ["LlamaForCausalLM"]})
 
 
+def pred_stateless_eagle(root: Path, out: Path) -> None:
+    """``pred_eagle`` with a token, but no state, for the masked slots of parallel drafting."""
+    pred_eagle(root, out)
+    edit_config(out, ptd_token_id=VOCAB - 1)
+
+
 def _eagle3(out: Path, weights: dict[str, torch.Tensor], draft_vocab: torch.Tensor) -> None:
     """``draft_vocab``: ascending target ids that the head can draft."""
     in_draft = torch.zeros(VOCAB, dtype=torch.bool)
