@@ -155,6 +155,8 @@ def _line(cells: Iterable[object]) -> str:
 
 
 def _page(rows: list[Row]) -> str:
+    order = [*matrix.MODES], [*matrix.METHODS]
+    rows = sorted(rows, key=lambda row: (order[0].index(row.mode), order[1].index(row.method), row.k))
     exact = [row for row in rows if row.dtype == "float32"]
     hosts = {(row.method, row.mode, row.k): row for row in exact if row.who == "hosts"}
     ours = [row for row in exact if row.who == "ours"]
@@ -162,7 +164,7 @@ def _page(rows: list[Row]) -> str:
     for mode in dict.fromkeys(row.mode for row in ours):
         lines += [f"### {mode}", "", _line(_COLUMNS), _line("---" for _ in _COLUMNS)]
         for row in ours:
-            if row.mode == mode:
+            if row.mode == mode and not row.refused:
                 reference = f"{row.expected_accepted}/{row.expected_drafted}"
                 alone = _cells(hosts.get((row.method, mode, row.k)))
                 lines.append(_line((row.method, row.k, reference, *alone, *_cells(row))))
@@ -176,11 +178,14 @@ def _summary(ours: list[Row], hosts: list[Row]) -> list[str]:
         ids, compared = sum(row.wrong for row in drafting), sum(row.compared for row in drafting)
         return f"in {len(drafting)} runs {ids} of {compared} draft ids are wrong"
 
+    def text(rows: list[Row]) -> int:
+        return sum(row.differing for row in rows)
+
     largest = max((row.logits for row in ours if row.logits is not None), default=0.0)
     return [
         f"- With the patches {wrong(ours)}; logits differ by {largest:.1e} at most.",
-        f"- Requests whose text is not plain decoding's: {sum(row.differing for row in [*ours, *hosts])}.",
         f"- With the hosts alone {wrong(hosts)}; {sum(row.refused for row in hosts)} runs end with an error.",
+        f"- Requests whose text is not plain decoding's: {text(ours)} with the patches, {text(hosts)} without.",
     ]
 
 
