@@ -38,7 +38,7 @@ export VLLM_DO_NOT_TRACK := 1
 unexport PYTHONHOME PYTHONPATH
 
 .PHONY: help env test lint format test-quick test-unit test-order test-kernels test-upstream ascend-compile \
-	ascend-baseline test-e2e fuzz soak sampling demo wheel benchmark benchmark-activation docs clean distclean
+	ascend-baseline test-e2e fuzz soak sampling acceptance demo wheel benchmark benchmark-activation docs clean distclean
 
 help: ## this list
 	@echo "make TARGET [HOST=$(HOST)]       hosts: $(KNOWN_HOSTS)"
@@ -212,6 +212,9 @@ benchmark: env ## what an installed but idle package costs at interpreter start 
 
 benchmark-activation: env ## what patching adds to the start of vLLM on the emulated NPU
 	@$(PYTHON) benchmarks/activation.py
+
+acceptance: env ## docs/acceptance.md: drafts of hosts, patches and reference (RESUME=1 goes on with an interrupted run)
+	@$(PYTHON) benchmarks/acceptance.py $(if $(RESUME),--resume)
 
 docs: env ## draw the pictures of docs/ again
 	@$(PYTHON) docs/draw.py

@@ -162,4 +162,9 @@ PATCHES: tuple[Patch, ...] = (
         target=_INPUT_BATCH,
         summary="allowed_token_ids stay with their request when rows of the batch move",
     ),
+    Patch(
+        "model_runner.short_mla_prompts",
+        target=_MODEL_RUNNER,
+        summary="with MLA, prompts no longer than a step of drafts are attended to rightly",
+    ),
 )

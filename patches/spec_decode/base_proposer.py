@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 LEANS_ON: tuple[str, ...] = (
     # The classes it stands on, and what they are given.
     "vllm.v1.spec_decode.eagle:SpecDecodeBaseProposer",
+    "vllm.model_executor.models.utils:process_eagle_weight",
     "vllm_ascend.spec_decode.eagle_proposer:AscendEagleProposer",
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner.__init__",
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner._set_up_drafter",
@@ -79,6 +80,8 @@ LEANS_ON: tuple[str, ...] = (
     "vllm_ascend.ascend_forward_context:set_ascend_forward_context",
     "vllm_ascend.compilation.acl_graph:ACLGraphWrapper",
     "vllm_ascend.compilation.acl_graph:update_full_graph_params",
+    "vllm_ascend.spec_decode.eagle_proposer:_maybe_eager_context",
+    "vllm_ascend.utils:enable_sp",
     "vllm_ascend.utils:lmhead_tp_enable",
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner._dummy_run",
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner._sync_metadata_across_dp",
@@ -119,10 +122,14 @@ class ProposerBase(DraftLoop, FirstPass):
                 self.max_model_len,
                 target_max_model_len,
             )
+        mode = vllm_config.compilation_config.cudagraph_mode
         if self.needs_extra_input_slots:
             # The first pass is longer than the target's by a slot a request, so it fits none of the
             # captured sizes.
-            self.use_cuda_graph = False
+            self._draft_eagerly()
+        elif self.method == "mtp" and not self._host_drafts and self._uses_mla and mode.has_full_cudagraphs():
+            # The host can update the lengths of one MLA pass in a graph, not of all passes of a draft.
+            self._draft_eagerly()
         if self.slot_mapping_group[0].shape[0] < self.max_num_tokens:
             # The host leaves two slots a request; parallel drafting adds one for each drafted token.
             self.slot_mapping_group = [
@@ -131,16 +138,57 @@ class ProposerBase(DraftLoop, FirstPass):
         self.graph_buffers = GraphBuffers(self) if self.use_cuda_graph else None
 
     def load_model(self, model: Any) -> None:
-        """Load what drafts. Heads are loaded by the host, which lets them share with the target; draft
-        models share nothing."""
-        if self.pass_hidden_states_to_model:
-            super().load_model(model)
-        else:
-            with self.maybe_eager_context:
-                self._vllm_base.load_model(self, model)
-            self.attn_layer_names = layers = sorted(self.attn_layer_names)
-            self.kernel_block_size = self._attention_backend(layers[0]).get_supported_kernel_block_sizes()[0]
-            self.piece_all_attn_layer_name = [list(layers) for _ in range(self.num_speculative_tokens)]
+        """Load what drafts as vLLM does: embeddings and language-model head are the target's where the
+        checkpoint has none of its own or equal ones. The host asks that of embeddings only.
+
+        Raises:
+            ValueError: parallel drafting with a head that was not made for it.
+        """
+        if self._host_drafts or self.use_sparse:
+            super().load_model(model)  # captures passes its own way; knows the indexers of sparse attention
+            if not self._host_drafts:
+                self._maybe_share_lm_head(model)
+            return
+        with self.maybe_eager_context:
+            self._vllm_base.load_model(self, model)
+        self.attn_layer_names = layers = sorted(self.attn_layer_names)
+        self.kernel_block_size = self._attention_backend(layers[0]).get_supported_kernel_block_sizes()[0]
+        self.piece_all_attn_layer_name = [list(layers) for _ in range(self.num_speculative_tokens)]
+        if self.use_cuda_graph and self.compilation_config.cudagraph_mode.has_full_cudagraphs():
+            self._capture_all_passes_at_once()
+
+    def _get_model(self) -> Any:
+        head = super()._get_model()
+        masked = self.parallel_drafting and self.pass_hidden_states_to_model
+        if masked and not hasattr(head, "mask_hidden"):
+            raise ValueError(
+                f"speculative method {self.method!r} cannot draft in parallel with {type(head).__name__}, "
+                "which has no hidden state for masked slots (mask_hidden): remove parallel_drafting from "
+                "speculative_config, or use an EAGLE-3 head that was trained for it"
+            )
+        return head
+
+    def _draft_eagerly(self) -> None:
+        from vllm_ascend.spec_decode.eagle_proposer import _maybe_eager_context
+        from vllm_ascend.utils import enable_sp
+
+        self.use_cuda_graph = False
+        if enable_sp(self.vllm_config):
+            self.maybe_eager_context = _maybe_eager_context(self.vllm_config)
+
+    @property
+    def _uses_mla(self) -> bool:
+        return bool(self.vllm_config.model_config.is_deepseek_mla)
+
+    def _capture_all_passes_at_once(self) -> None:
+        import torch
+        from vllm.config import CUDAGraphMode
+        from vllm_ascend.compilation.acl_graph import ACLGraphWrapper
+
+        self.update_stream = torch.npu.Stream()
+        self._runnable = ACLGraphWrapper(
+            self._run_merged_draft, self.vllm_config, runtime_mode=CUDAGraphMode.FULL
+        )
 
     def _attention_backend(self, layer_name: str) -> Any:
         return self.compilation_config.static_forward_context[layer_name].get_attn_backend()

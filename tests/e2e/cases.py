@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -49,7 +50,7 @@ class Case:
 
     def plain(self) -> Case:
         """The same text without speculation, in the plainest engine that can make it."""
-        engine = {name: value for name, value in self.engine.items() if name == "max_model_len"}
+        engine = {name: value for name, value in self.engine.items() if name in ("max_model_len", "dtype")}
         if self.prompts == "many":
             engine["num_gpu_blocks_override"] = 128
         return Case(self.model, prompts=self.prompts, max_tokens=self.max_tokens, engine=engine)
@@ -60,6 +61,11 @@ class Case:
     @property
     def max_model_len(self) -> int:
         return int(self.engine.get("max_model_len", ENGINE["max_model_len"]))
+
+    @property
+    def in_parallel(self) -> bool:
+        """Whether one pass drafts all tokens."""
+        return bool(self.spec.get("parallel_drafting"))
 
     def engine_arguments(self, models: Path) -> dict[str, Any]:
         """Keyword arguments of ``vllm.LLM``."""
@@ -93,6 +99,7 @@ class Draft:
     known: int  # tokens known then, prompt and output, the newest included
     newest: int  # the newest of them
     tokens: tuple[int, ...]
+    logits: bytes  # float32 [k, vocabulary], of each pass; empty where a graph was replayed
 
 
 @dataclass
@@ -135,7 +142,10 @@ class Outcome:
     @property
     def drafts(self) -> list[Draft]:
         """Every proposal the first worker's drafter made, prefill chunks included."""
-        return [Draft(*row[:3], tuple(row[3])) for row in self.facts["drafts"]]
+        return [
+            Draft(*place, tuple(tokens), base64.b64decode(logits))
+            for *place, tokens, logits in self.facts["drafts"]
+        ]
 
     def log_text(self) -> str:
         return Path(self.log).read_text(errors="replace") if self.log else ""

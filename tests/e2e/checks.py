@@ -14,6 +14,8 @@ from .oracle import Oracle
 if TYPE_CHECKING:
     from .reference import Speculation
 
+MOST_IN_FLOAT32 = 1e-5  # by which the drafter's logits may differ from the reference's
+
 
 @dataclass
 class Check:
@@ -54,7 +56,27 @@ class Check:
         wrong = self.wrong_drafts(case)
         assert not wrong, f"{len(wrong)} drafts of {case} differ, first:\n" + "\n".join(wrong[:5])
         assert counts(outcome) == counts(self.oracle.speculation(case))
+        difference = self.largest_logit_difference(case)
+        assert difference is None or difference <= MOST_IN_FLOAT32, f"logits of {case} differ by {difference}"
         return outcome
+
+    def largest_logit_difference(self, case: Case) -> float | None:
+        """Between the drafter's passes and the reference's after the same tokens; None where replayed graphs
+        hide the logits."""
+        import torch
+
+        outcome = self.runs(case)
+        drafts = [draft for draft in self.compared(case) if draft.logits]
+        if not drafts:
+            return None
+        expected = self.oracle.logits(case, outcome.tokens, drafts)
+        found = torch.frombuffer(bytearray(b"".join(draft.logits for draft in drafts)), dtype=torch.float32)
+        found = found.view(expected.shape)
+        can_draft = expected.isfinite()
+        assert torch.equal(can_draft, found.isfinite()), f"{case} drafts from other tokens than the reference"
+        verified = [len(self.oracle.speculation(case).drafts[draft.request, draft.known]) for draft in drafts]
+        can_draft &= (torch.arange(case.k) < torch.tensor(verified)[:, None])[..., None]
+        return float((found - expected)[can_draft].abs().max())
 
     def wrong(self, case: Case) -> list[Draft]:
         """The proposals of a case that are not the reference's.
@@ -63,14 +85,34 @@ class Check:
         afterwards, and the first difference says why.
         """
         expected = self.oracle.speculation(case).drafts
-        compared = [draft for draft in self.runs(case).drafts if (draft.request, draft.known) in expected]
-        assert compared, "no draft was recorded where the reference drafts"
 
         def differs(draft: Draft) -> bool:
             verified = expected[draft.request, draft.known]
             return draft.tokens[: len(verified)] != verified
 
-        return [draft for draft in compared if differs(draft)]
+        return [draft for draft in self.compared(case) if differs(draft)]
+
+    def margins(self, case: Case) -> list[float]:
+        """Of each request whose text is not plain decoding's: how far apart the reference sees the two tokens
+        where the texts part, in parts of its largest logit there."""
+        prompt = prompts.tokens(case.prompts)
+        found = []
+        for request, (ours, plain) in enumerate(
+            zip(self.runs(case).tokens, self.runs(case.plain()).tokens, strict=True)
+        ):
+            if ours != plain:
+                place = next(i for i, (a, b) in enumerate(zip(ours, plain, strict=True)) if a != b)
+                logits = self.oracle.next_logits(case, [*prompt[request], *plain[:place]])
+                margin = logits[ours[place]] - logits[plain[place]]
+                found.append(float(margin.abs() / logits.abs().max()))
+        return found
+
+    def compared(self, case: Case) -> list[Draft]:
+        """The proposals of a case where the reference drafts too."""
+        expected = self.oracle.speculation(case).drafts
+        found = [draft for draft in self.runs(case).drafts if (draft.request, draft.known) in expected]
+        assert found, "no draft was recorded where the reference drafts"
+        return found
 
     def wrong_drafts(self, case: Case) -> list[str]:
         """The same in words."""

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from tests.tiny_models import STAMP
 
 from . import prompts
-from .cases import Case
+from .cases import Case, Draft
 
 if TYPE_CHECKING:
+    import torch
+
     from .reference import Drafter, Speculation, Target
 
 _SOURCES = [Path(__file__).with_name(name) for name in ("reference.py", "prompts.py", "oracle.py")]
@@ -28,6 +30,7 @@ class Oracle:
         self.models, self.answers = models, answers
         answers.mkdir(parents=True, exist_ok=True)
         self._targets: dict[str, Target] = {}
+        self._drafters: dict[tuple[Any, ...], Drafter] = {}
         self._speculations: dict[Path, Speculation] = {}
 
     def text(self, case: Case) -> list[list[int]]:
@@ -45,13 +48,15 @@ class Oracle:
             for prompt in prompts.tokens(case.prompts)
         ]
 
+    def next_logits(self, case: Case, tokens: list[int]) -> torch.Tensor:
+        """float32 [vocabulary]: what the target says after ``tokens``."""
+        return self._target(case.model).next_logits(tuple(tokens))
+
     def speculation(self, case: Case) -> Speculation:
         """Counts and drafts of a correct drafter of the case's method."""
         from .reference import Speculation, speculate
 
-        path = self._path(
-            "speculation", case, case.model, case.method, case.draft, case.k, case.max_model_len
-        )
+        path = self._path("speculation", case, *self._drafting(case), case.k, case.max_model_len)
         if path not in self._speculations and path.exists():
             self._speculations[path] = Speculation.from_json(path.read_text())
         if path not in self._speculations:
@@ -67,6 +72,23 @@ class Oracle:
             self._speculations[path] = found
         return self._speculations[path]
 
+    def logits(self, case: Case, tokens: list[list[int]], drafts: list[Draft]) -> torch.Tensor:
+        """float32 [len(drafts), k, vocabulary]: what a correct drafter's passes say at the places of
+        ``drafts``, in the text that an engine made (``tokens`` after each prompt), each pass after the tokens
+        that the engine drafted before it."""
+        import torch
+
+        places = [(draft.request, draft.known, draft.tokens) for draft in drafts]
+        path = self._path("logits", case, *self._drafting(case), tokens, places)
+        path = path.with_suffix(".pt")
+        if not path.exists():
+            drafter = self._drafter(case)
+            texts = [[*p, *t] for p, t in zip(prompts.tokens(case.prompts), tokens, strict=True)]
+            found = [drafter.logits(texts[request], known, ids) for request, known, ids in places]
+            torch.save(torch.stack(found), path)
+        answer: torch.Tensor = torch.load(path)
+        return answer
+
     def _target(self, name: str) -> Target:
         from .reference import Target
 
@@ -75,6 +97,13 @@ class Oracle:
         return self._targets[name]
 
     def _drafter(self, case: Case) -> Drafter:
+        """One for all cases that draft alike: it remembers its passes."""
+        key = self._drafting(case)
+        if key not in self._drafters:
+            self._drafters[key] = self._new_drafter(case)
+        return self._drafters[key]
+
+    def _new_drafter(self, case: Case) -> Drafter:
         from . import reference
 
         target = self._target(case.model)
@@ -83,8 +112,12 @@ class Oracle:
         assert case.draft is not None
         directory = self.models / case.draft
         if case.method == "draft_model":
-            return reference.DraftModel(directory)
-        return {"eagle": reference.Eagle, "eagle3": reference.Eagle3}[str(case.method)](target, directory)
+            return (reference.ParallelDraftModel if case.in_parallel else reference.DraftModel)(directory)
+        eagle3 = reference.ParallelEagle3 if case.in_parallel else reference.Eagle3
+        return {"eagle": reference.Eagle, "eagle3": eagle3}[str(case.method)](target, directory)
+
+    def _drafting(self, case: Case) -> tuple[Any, ...]:
+        return case.model, case.method, case.draft, case.in_parallel
 
     def _path(self, kind: str, case: Case, *inputs: Any) -> Path:
         digest = hashlib.sha256(json.dumps([kind, case.prompts, case.max_tokens, *inputs]).encode())

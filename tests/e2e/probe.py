@@ -8,6 +8,7 @@ no result.
 
 from __future__ import annotations
 
+import base64
 import functools
 import importlib
 import importlib.util
@@ -28,7 +29,7 @@ _DRAFTER_CLASSES = {
 @dataclass
 class _Recording:
     steps: int = 0  # target forward passes that had tokens
-    drafts: list[tuple[int, int, int, list[int]]] = field(default_factory=list)  # the fields of cases.Draft
+    drafts: list[tuple[int, int, int, list[int], str]] = field(default_factory=list)  # see cases.Draft
     costs: list[dict[str, Any]] = field(default_factory=list)  # see _count_costs
     kernels: Counter[str] = field(default_factory=Counter)  # launches in Triton's interpreter, by module.name
 
@@ -107,18 +108,51 @@ def _count_costs(drafter: Any, name: str) -> None:
 def _record_drafts(runner: Any, drafter: Any) -> None:
     propose: Callable[..., Any] = drafter._propose
     signature = inspect.signature(propose)
+    passes = _kept_logits(drafter)
 
     def recording(*args: Any, **kwargs: Any) -> Any:
         arguments = signature.bind(*args, **kwargs).arguments
         newest = arguments["next_token_ids"].tolist()
         # Read before the call: the host's positions may be a view that is overwritten during it.
         known = [position + 2 for position in _last_positions(arguments)]
+        passes.clear()
         drafts = propose(*args, **kwargs)
         requests = [int(str(name).partition("-")[0]) for name in runner.input_batch.req_ids]
-        _recording.drafts += zip(requests, known, newest, drafts.tolist(), strict=False)
+        logits = _logits_by_request(passes, drafts.shape)
+        _recording.drafts += zip(requests, known, newest, drafts.tolist(), logits, strict=False)
         return drafts
 
     drafter._propose = recording
+
+
+def _kept_logits(drafter: Any) -> list[Any]:
+    """The list that takes up the logits of every pass that Python runs (a replayed graph runs without it)."""
+    kept: list[Any] = []
+    model = drafter.get_model()
+    compute_logits = model.compute_logits
+
+    def keeping(*args: Any, **kwargs: Any) -> Any:
+        kept.append(compute_logits(*args, **kwargs))
+        return kept[-1]
+
+    model.compute_logits = keeping
+    return kept
+
+
+def _logits_by_request(passes: list[Any], shape: tuple[int, int]) -> list[str]:
+    """float32 [k, vocabulary] of each request in base64; empty where the passes were not seen."""
+    import torch
+
+    batch, k = shape
+    if not passes:
+        return [""] * batch
+    # In parallel drafting one pass has the k rows of each request side by side.
+    by_pass = [logits.float().cpu() for logits in passes]
+    rows = torch.stack([logits[:batch] for logits in by_pass], 1) if len(by_pass) == k else by_pass[0]
+    return [
+        base64.b64encode(request.numpy().tobytes()).decode()
+        for request in rows[: batch * k].reshape(batch, k, -1)
+    ]
 
 
 def _last_positions(arguments: dict[str, Any]) -> list[int]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Protocol
 
@@ -55,14 +55,18 @@ class Target:
     def weights(self) -> dict[str, Tensor]:
         return load_file(self.directory / "model.safetensors")
 
-    @torch.inference_mode()
     def greedy(self, prompt: Sequence[int], count: int) -> list[int]:
         """The first ``count`` tokens after ``prompt``."""
         grown = self._grown.setdefault(tuple(prompt), [])
         while len(grown) < count:
-            logits = self.model(torch.tensor([[*prompt, *grown]]), use_cache=False).logits
-            grown.append(int(logits[0, -1].argmax()))
+            grown.append(int(self.next_logits((*prompt, *grown)).argmax()))
         return grown[:count]
+
+    @cache  # noqa: B019 - a target lives as long as the session
+    @torch.inference_mode()
+    def next_logits(self, tokens: tuple[int, ...]) -> Tensor:
+        """(vocabulary): what follows ``tokens``."""
+        return self.model(torch.tensor([tokens]), use_cache=False).logits[0, -1].clone()
 
     @lru_cache(maxsize=1)  # noqa: B019 - a target lives as long as the session
     @torch.inference_mode()
@@ -94,6 +98,12 @@ class Drafter(Protocol):
         Models are causal, so what is computed over the whole text holds for each of its prefixes.
         """
 
+    def logits(self, text: Sequence[int], known: int, drafts: Sequence[int]) -> Tensor:
+        """(len(drafts), vocabulary): what each pass says when those before it drafted ``drafts``.
+
+        Over the target's vocabulary, minus infinity for what the drafter can not draft.
+        """
+
 
 class DraftModel:
     """A second causal LM that continues the text greedily."""
@@ -104,6 +114,30 @@ class DraftModel:
     def draft(self, text: Sequence[int], known: int, k: int) -> tuple[int, ...]:
         return tuple(self._lm.greedy(text[:known], k))
 
+    def logits(self, text: Sequence[int], known: int, drafts: Sequence[int]) -> Tensor:
+        prefixes = [(*text[:known], *drafts[:step]) for step in range(len(drafts))]
+        return torch.stack([self._lm.next_logits(prefix) for prefix in prefixes])
+
+
+class ParallelDraftModel:
+    """A causal LM that drafts in one pass: the ``k - 1`` slots behind the text hold a mask token."""
+
+    def __init__(self, directory: Path) -> None:
+        self._lm, self._mask = Target(directory), _mask_token(directory)
+
+    def draft(self, text: Sequence[int], known: int, k: int) -> tuple[int, ...]:
+        return tuple(self.logits(text, known, [self._mask] * k).argmax(-1).tolist())
+
+    @torch.inference_mode()
+    def logits(self, text: Sequence[int], known: int, drafts: Sequence[int]) -> Tensor:
+        tokens = [*text[:known], *[self._mask] * (len(drafts) - 1)]
+        return self._lm.model(torch.tensor([tokens]), use_cache=False).logits[0, known - 1 :]
+
+
+def _mask_token(directory: Path) -> int:
+    config = json.loads((directory / "config.json").read_text())
+    return int(config["pard_token"] if "pard_token" in config else config["ptd_token_id"])
+
 
 class _FromHiddenStates:
     """What EAGLE, EAGLE-3 and MTP share: pairs (hidden state at p, token at p + 1) in, states out.
@@ -111,31 +145,44 @@ class _FromHiddenStates:
     The state that a step puts out for its last position is the hidden state of the next step's.
     """
 
-    target: Target
     layer: torch.nn.Module
     rotary: torch.nn.Module
 
-    @torch.inference_mode()
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        # What passes over (the text known, the drafts before) put out: logits, and the state of the last row.
+        self._passes: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[Tensor, Tensor]] = {}
+
     def draft(self, text: Sequence[int], known: int, k: int) -> tuple[int, ...]:
-        states, following = self.target_states(tuple(text))[: known - 1], list(text[1:known])
-        drafts: list[int] = []
+        drafts: tuple[int, ...] = ()
         for _ in range(k):
-            out = self.step(states, self.target.model.model.embed_tokens(torch.tensor(following)))
-            drafts.append(int(self.logits(out[-1]).argmax()))
-            drafts[-1] = self.target_id(drafts[-1])
-            states, following = torch.cat([states, out[-1:]]), [*following, drafts[-1]]
-        return tuple(drafts)
+            drafts = (*drafts, int(self._pass(text, known, drafts)[0].argmax()))
+        return drafts
+
+    def logits(self, text: Sequence[int], known: int, drafts: Sequence[int]) -> Tensor:
+        return torch.stack([self._pass(text, known, tuple(drafts[:step]))[0] for step in range(len(drafts))])
+
+    @torch.inference_mode()
+    def _pass(self, text: Sequence[int], known: int, drafts: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        key = tuple(text[:known]), drafts
+        if key not in self._passes:
+            before = [self._pass(text, known, drafts[:step])[1] for step in range(len(drafts))]
+            states = torch.cat([self.target_states(tuple(text))[: known - 1], *before])
+            following = torch.tensor([*text[1:known], *drafts])
+            out = self.step(states, self.target.model.model.embed_tokens(following))
+            self._passes[key] = self.over_target_ids(self.head(out[-1])), out[-1:].clone()
+        return self._passes[key]
 
     def target_states(self, text: tuple[int, ...]) -> Tensor:
         return self.target.hidden(text)
 
-    def target_id(self, draft_id: int) -> int:
-        return draft_id
+    def over_target_ids(self, logits: Tensor) -> Tensor:
+        return logits
 
     def step(self, states: Tensor, embeddings: Tensor) -> Tensor:
         raise TypeError(f"{type(self).__name__} does not say how it makes a step")
 
-    def logits(self, state: Tensor) -> Tensor:
+    def head(self, state: Tensor) -> Tensor:
         return self.target.model.lm_head(state)
 
     def _causal(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
@@ -167,7 +214,8 @@ class Eagle(_FromHiddenStates):
         config = LlamaConfig.from_pretrained(directory, attn_implementation="eager")
         layer = LlamaDecoderLayer(config, 0)
         layer.input_layernorm = torch.nn.Identity()
-        self.target, self.fc = target, weights["fc.weight"]
+        super().__init__(target)
+        self.fc = weights["fc.weight"]
         self.layer, self.rotary = _load_layer(layer, weights, "layers.0."), LlamaRotaryEmbedding(config)
 
     def step(self, states: Tensor, embeddings: Tensor) -> Tensor:
@@ -184,7 +232,8 @@ class Eagle3(_FromHiddenStates):
         for name in ("q_proj", "k_proj", "v_proj"):
             rows = getattr(layer.self_attn, name).out_features
             setattr(layer.self_attn, name, torch.nn.Linear(2 * config.hidden_size, rows, bias=False))
-        self.target, self.eps = target, config.rms_norm_eps
+        super().__init__(target)
+        self.eps = config.rms_norm_eps
         self.layer, self.rotary = _load_layer(layer, self.weights, "midlayer."), LlamaRotaryEmbedding(config)
 
     def target_states(self, text: tuple[int, ...]) -> Tensor:
@@ -200,11 +249,37 @@ class Eagle3(_FromHiddenStates):
         residual = states + attended
         return residual + self.layer.mlp(self.layer.post_attention_layernorm(residual))
 
-    def logits(self, state: Tensor) -> Tensor:
-        return _rms(state, self.weights["norm.weight"], self.eps) @ self.weights["lm_head.weight"].t()
+    def head(self, state: Tensor) -> Tensor:
+        head = self.weights.get("lm_head.weight", self.target.weights["lm_head.weight"])
+        return _rms(state, self.weights["norm.weight"], self.eps) @ head.t()
 
-    def target_id(self, draft_id: int) -> int:
-        return draft_id + int(self.weights["d2t"][draft_id])
+    def over_target_ids(self, logits: Tensor) -> Tensor:
+        if "d2t" not in self.weights:
+            return logits
+        offsets = self.weights["d2t"]
+        spread = logits.new_full((*logits.shape[:-1], self.target.config.vocab_size), float("-inf"))
+        spread[..., torch.arange(len(offsets)) + offsets] = logits
+        return spread
+
+
+class ParallelEagle3(Eagle3):
+    """EAGLE-3 in one pass: the slots behind the text hold a mask token and the head's own masked state."""
+
+    def __init__(self, target: Target, directory: Path) -> None:
+        super().__init__(target, directory)
+        self._mask = _mask_token(directory)
+
+    def draft(self, text: Sequence[int], known: int, k: int) -> tuple[int, ...]:
+        return tuple(self.logits(text, known, [self._mask] * k).argmax(-1).tolist())
+
+    @torch.inference_mode()
+    def logits(self, text: Sequence[int], known: int, drafts: Sequence[int]) -> Tensor:
+        masked = len(drafts) - 1
+        state = self.weights["mask_hidden"].view(1, -1) @ self.weights["fc.weight"].t()
+        states = torch.cat([self.target_states(tuple(text))[: known - 1], state.expand(masked, -1)])
+        following = torch.tensor([*text[1:known], *[self._mask] * masked])
+        out = self.step(states, self.target.model.model.embed_tokens(following))
+        return self.over_target_ids(self.head(out[known - 2 :]))
 
 
 class Mtp(_FromHiddenStates):
@@ -212,7 +287,8 @@ class Mtp(_FromHiddenStates):
 
     def __init__(self, target: Target) -> None:
         config, weights = target.config, target.weights
-        self.target, self.eps, self.rotary = target, config.rms_norm_eps, target.model.model.rotary_emb
+        super().__init__(target)
+        self.eps, self.rotary = config.rms_norm_eps, target.model.model.rotary_emb
         self.mimo = target.architecture == "MiMoForCausalLM"
         if self.mimo:
             prefix, names = (
@@ -227,7 +303,6 @@ class Mtp(_FromHiddenStates):
         self.token_norm, self.state_norm, self.projection, self.final_norm = (
             weights[f"{prefix}{name}.weight"] for name in names
         )
-        self.head = weights["lm_head.weight" if self.mimo else f"{prefix}shared_head.head.weight"]
         last = target.model.model.layers[-1]
         self.layer = _load_layer(type(last)(config, config.num_hidden_layers - 1), weights, prefix)
 
@@ -240,8 +315,10 @@ class Mtp(_FromHiddenStates):
         out = self._run_layer(both @ self.projection.t())
         return _rms(out, self.final_norm, self.eps) if self.mimo else out
 
-    def logits(self, state: Tensor) -> Tensor:
-        return (state if self.mimo else _rms(state, self.final_norm, self.eps)) @ self.head.t()
+    def head(self, state: Tensor) -> Tensor:
+        return (state if self.mimo else _rms(state, self.final_norm, self.eps)) @ self.target.weights[
+            "lm_head.weight"
+        ].t()
 
 
 def _rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -4,26 +4,33 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
+from tests.e2e import matrix
 from tests.e2e.cases import Case
 from tests.e2e.checks import Check, host_alone
 
 EAGLE = Case("pred", "eagle", "pred_eagle")
 DRAFT_MODEL = Case("pred", "draft_model", "pred_draft")
+HOSTS_METHODS = [method for method in matrix.METHODS if matrix.hosts_can(method)]
 PREPARATION = ("prepare_next_token_ids_padded", "prepare_inputs_padded")
 FUSED = ("prepare_drafting",)  # both in one launch
 
 
-def with_async(case: Case) -> Case:
-    return Case(case.model, case.method, case.draft, engine={"async_scheduling": True})
+@pytest.mark.parametrize("method", matrix.METHODS)
+def test_drafting_never_waits_for_the_device(check: Check, method: str) -> None:
+    never_waits(check, matrix.METHODS[method])
 
 
 @pytest.mark.parametrize("case", [DRAFT_MODEL, EAGLE], ids=["draft_model", "eagle"])
-@pytest.mark.parametrize("scheduling", ["sync", "async"])
-def test_drafting_never_waits_for_the_device(check: Check, case: Case, scheduling: str) -> None:
-    case = with_async(case) if scheduling == "async" else case
+@pytest.mark.parametrize("on", [True, False])
+def test_nor_does_it_with_the_other_scheduling(check: Check, case: Case, on: bool) -> None:
+    never_waits(check, replace(case, engine={"async_scheduling": on}))
+
+
+def never_waits(check: Check, case: Case) -> None:
     costs = check.runs(case).facts["costs"]
     calls = Counter(cost["method"] for cost in costs)
     assert all(calls[name] > 5 for name in (*FUSED, "_propose")), calls
@@ -44,18 +51,21 @@ def launches_of_verified_batches(check: Check, case: Case) -> dict[str, int]:
     return {name: counts.pop() for name, counts in found.items()}
 
 
-def test_eagle_launches_no_more_than_the_host_alone(check: Check) -> None:
-    ours = launches_of_verified_batches(check, EAGLE)
-    hosts = launches_of_verified_batches(check, host_alone(EAGLE))
+@pytest.mark.parametrize("method", HOSTS_METHODS)
+def test_no_more_launches_than_with_the_host_alone(check: Check, method: str) -> None:
+    case = matrix.METHODS[method]
+    ours = launches_of_verified_batches(check, case)
+    hosts = launches_of_verified_batches(check, host_alone(case))
     assert sum(ours.values()) <= sum(hosts.values()), (ours, hosts)
 
 
-def test_a_further_draft_token_costs_no_more_than_with_the_host_alone(check: Check) -> None:
-    def of_one_more(case: Case) -> int:
-        five = Case(case.model, case.method, case.draft, k=5, env=case.env)
-        return (
-            launches_of_verified_batches(check, five)["_propose"]
-            - launches_of_verified_batches(check, case)["_propose"]
+@pytest.mark.parametrize("method", HOSTS_METHODS)
+def test_a_further_draft_token_costs_no_more_than_with_the_host_alone(check: Check, method: str) -> None:
+    def of_two_more(case: Case) -> int:
+        five, three = (
+            launches_of_verified_batches(check, replace(case, k=k))["_propose"] for k in (5, case.k)
         )
+        return five - three
 
-    assert of_one_more(EAGLE) <= of_one_more(host_alone(EAGLE))
+    case = matrix.METHODS[method]
+    assert of_two_more(case) <= of_two_more(host_alone(case))

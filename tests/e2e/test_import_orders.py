@@ -99,6 +99,7 @@ NEW = {
             f"{ASCEND_PROPOSERS}.SpecDecodeBaseProposer.prepare_next_token_ids_padded",
             f"{MODEL_RUNNER}.NPUModelRunner._bookkeeping_sync",
             f"{MODEL_RUNNER}.NPUModelRunner._sample",
+            f"{MODEL_RUNNER}.NPUModelRunner._build_attn_state",
             f"{MODEL_RUNNER}.NPUModelRunner.initialize_kv_cache",
             f"{MODEL_RUNNER}.NPUModelRunner.propose_draft_token_ids",
             f"{MODEL_RUNNER}.NPUModelRunner.sample_tokens",

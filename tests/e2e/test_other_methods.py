@@ -60,7 +60,3 @@ def test_ngram_is_left_as_it_is(check: Check, case: Case) -> None:
 )
 def test_eagle_keeps_its_text_in_other_engines(check: Check, prompts: str, engine: dict[str, object]) -> None:
     check.same_text(Case("pred", "eagle", "pred_eagle", prompts=prompts, engine=engine))
-
-
-def test_eagle_keeps_its_text_without_the_padded_drafter_batch(check: Check) -> None:
-    check.same_text(Case("pred", "eagle", "pred_eagle", spec={"disable_padded_drafter_batch": True}))

@@ -56,6 +56,7 @@ RECIPES: dict[str, Recipe] = {
     "pred": Recipe("dense", "pred"),
     "pred8": Recipe("dense", "pred8"),
     "pred_draft": Recipe("dense", "pred_draft", needs=("pred",)),
+    "pred_pard": Recipe("dense", "pred_pard", needs=("pred",)),
     "other_vocab": Recipe("dense", "other_vocab"),
     "mrope": Recipe("dense", "mrope"),
     "llama_wide": _reshaped("llama", **_ALL),
@@ -67,14 +68,18 @@ RECIPES: dict[str, Recipe] = {
     "eagle_llama": Recipe("eagle_heads", "eagle_llama"),
     "eagle3_llama8": Recipe("eagle_heads", "eagle3_llama8"),
     "pred_eagle": Recipe("eagle_heads", "pred_eagle"),
+    "pred_stateless_eagle": Recipe("eagle_heads", "pred_stateless_eagle"),
     "pred8_eagle3": Recipe("eagle_heads", "pred8_eagle3", needs=("pred8",)),
     "dice": Recipe("small_vocab", "dice"),
     "dice_draft": Recipe("small_vocab", "dice_draft", needs=("dice",)),
     "dice_eagle": Recipe("small_vocab", "dice_eagle"),
+    "pred8_headless_eagle3": Recipe("eagle_heads", "pred8_headless_eagle3", needs=("pred8",)),
+    "pred8_parallel_eagle3": Recipe("eagle_heads", "pred8_parallel_eagle3", needs=("pred8",)),
     "mimo": Recipe("mtp", "MiMo"),
     "mimo_hi": Recipe("mtp", "MiMo", options=_HI_MIMO),
     "dsv3": Recipe("mtp", "DeepSeekV3"),
     "dsv3_hi": Recipe("mtp", "DeepSeekV3", options=_HI_DSV3),
+    "dsv3_headless": Recipe("mtp", "DeepSeekV3", options={**_HI_DSV3, "own_head": False}),
 }
 
 

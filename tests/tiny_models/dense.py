@@ -47,6 +47,12 @@ def pred_draft(root: Path, out: Path) -> None:
     draft.save_pretrained(out)
 
 
+def pred_pard(root: Path, out: Path) -> None:
+    """``pred_draft``, told which token marks the slots of parallel drafting."""
+    pred_draft(root, out)
+    edit_config(out, pard_token=VOCAB - 1)
+
+
 def cyc(root: Path, out: Path) -> None:
     """The next token is a function of the last one alone: greedy text runs into a cycle of n-grams."""
     model = random_model(LlamaConfig(**DENSE), seed=21)

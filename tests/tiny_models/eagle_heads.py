@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
-from .shapes import DENSE, HEAD_DIM, HEADS, HIDDEN, INTERMEDIATE, KV_HEADS, STD, VOCAB, save_head
+from .shapes import DENSE, HEAD_DIM, HEADS, HIDDEN, INTERMEDIATE, KV_HEADS, STD, VOCAB, edit_config, save_head
+
+# Of EAGLE-3's attention: sharp enough for drafts to be accepted, soft enough for a wrong key to show.
+_SHARPNESS = 0.08
 
 _CONFIG: dict[str, Any] = {
     **DENSE,
@@ -42,8 +46,10 @@ def _layer(prefix: str, attention_input: int, *, output_scale: float = 1.0) -> d
 
 
 def eagle_llama(root: Path, out: Path) -> None:
+    """Unrelated to its target, with states that do not grow from pass to pass."""
     torch.manual_seed(5)
-    weights = {"fc.weight": torch.randn(HIDDEN, 2 * HIDDEN) * STD, **_layer("layers.0.", HIDDEN)}
+    fc = torch.randn(HIDDEN, 2 * HIDDEN) * (STD / 3)
+    weights = {"fc.weight": fc, **_layer("layers.0.", HIDDEN, output_scale=0.1)}
     save_head(out, weights, {**_CONFIG, "architectures": ["LlamaForCausalLM"]})
 
 
@@ -57,6 +63,12 @@ def eagle_head(out: Path, seed: int, **config: Any) -> None:
     fc = torch.cat([torch.eye(HIDDEN), torch.zeros(HIDDEN, HIDDEN)], 1)
     weights = {"fc.weight": fc, **_layer("layers.0.", HIDDEN, output_scale=0.05)}
     save_head(out, weights, {**_CONFIG, "architectures": ["LlamaForCausalLM"], **config})
+
+
+def pred_stateless_eagle(root: Path, out: Path) -> None:
+    """``pred_eagle`` with a token, but no state, for the masked slots of parallel drafting."""
+    pred_eagle(root, out)
+    edit_config(out, ptd_token_id=VOCAB - 1)
 
 
 def _eagle3(out: Path, weights: dict[str, torch.Tensor], draft_vocab: torch.Tensor) -> None:
@@ -87,13 +99,13 @@ def pred8_eagle3(root: Path, out: Path) -> None:
     """Carries the last token's embedding to the output, over a vocabulary that leaves out every fifth token.
 
     EAGLE-3 has no path from the embedding to the output but attention. Queries and keys that are
-    large random images of the embedding make each token attend to itself (and its repeats); values
+    random images of the embedding make each token attend mostly to itself (and its repeats); values
     and the output projection then pass the embedding through.
     """
     torch.manual_seed(14)
     target = load_file(root / "pred8" / "model.safetensors")
     layer = _layer("midlayer.", 2 * HIDDEN, output_scale=0.05)
-    image = torch.randn(HEAD_DIM, HIDDEN)
+    image = torch.randn(HEAD_DIM, HIDDEN) * _SHARPNESS
     eye, rows = torch.eye(HIDDEN), HEAD_DIM
     embed_only = torch.zeros(HIDDEN, 2 * HIDDEN)
     embed_only[:, :HIDDEN] = eye
@@ -113,3 +125,22 @@ def pred8_eagle3(root: Path, out: Path) -> None:
         **layer,
     }
     _eagle3(out, weights, draft_vocab)
+
+
+def pred8_headless_eagle3(root: Path, out: Path) -> None:
+    """``pred8_eagle3`` over the whole vocabulary, with its target's head: the checkpoint has none."""
+    pred8_eagle3(root, out)
+    weights = load_file(out / "model.safetensors")
+    for name in ("lm_head.weight", "d2t", "t2d"):
+        del weights[name]
+    save_head(out, weights, json.loads((out / "config.json").read_text()))
+    edit_config(out, draft_vocab_size=VOCAB)
+
+
+def pred8_parallel_eagle3(root: Path, out: Path) -> None:
+    """``pred8_eagle3`` with a state and a token for the masked slots of parallel drafting."""
+    pred8_eagle3(root, out)
+    path = out / "model.safetensors"
+    masked = {"mask_hidden": torch.randn(1, 3 * HIDDEN)}
+    save_head(out, {**load_file(path), **masked}, json.loads((out / "config.json").read_text()))
+    edit_config(out, ptd_token_id=VOCAB - 1)

@@ -84,6 +84,7 @@ class DeepSeekV3:
     attention: float = 0.15
     mlp: float = 0.15
     hidden_share: float = 0.3
+    own_head: bool = True  # whether the checkpoint repeats the target's head for the MTP layer
 
     def __call__(self, root: Path, out: Path) -> None:
         config = DeepseekV3Config(
@@ -148,5 +149,6 @@ class DeepSeekV3:
         eye = torch.eye(HIDDEN)
         layer[prefix + "eh_proj.weight"] = torch.cat([eye, eye * self.hidden_share], 1)
         layer[prefix + "embed_tokens.weight"] = target["model.embed_tokens.weight"].clone()
-        layer[prefix + "shared_head.head.weight"] = target["lm_head.weight"].clone()
+        if self.own_head:
+            layer[prefix + "shared_head.head.weight"] = target["lm_head.weight"].clone()
         return layer

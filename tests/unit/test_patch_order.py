@@ -49,6 +49,7 @@ ORDER = (
     "model_runner.async_output_tokens",
     "model_runner.grammar_bitmask",
     "model_runner.allowed_tokens_rows",
+    "model_runner.short_mla_prompts",
 )
 
 

@@ -18,9 +18,8 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
 
     @property
     def _host_drafts(self) -> bool:
-        """Context parallelism splits rows over ranks, and MTP heads are captured pass by pass: both draft
-        with the host's functions."""
-        return bool(self.pcp_size * self.dcp_size > 1 or (self.use_cuda_graph and self.method == "mtp"))
+        """Context parallelism splits rows over ranks: the host's functions draft."""
+        return bool(self.pcp_size * self.dcp_size > 1)
 
     def _propose(
         self,
@@ -188,6 +187,9 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
 
         context = get_forward_context()
         last_hidden, hidden = self._run_model(num_input_tokens, inputs_embeds)
+        if is_dummy and self.parallel_drafting:
+            # The host's dummy run names one row a request; drafting in parallel samples from k of each.
+            last_token_indices = last_token_indices.repeat_interleave(self.num_speculative_tokens)
         token_ids = self._greedy(last_hidden, last_token_indices, is_dummy)
         if self.num_speculative_tokens == 1 or self.parallel_drafting:
             return token_ids.view(-1, self.num_speculative_tokens)

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is drafted and accepted by the hosts alone, with the patches, and by the reference drafter.
+
+``make acceptance`` runs every method of ``tests/e2e/matrix.py`` in every mode with 1 to 5 drafts a step on
+the emulated NPU, and writes ``docs/acceptance.md``. It takes about 40 minutes on two cores; ``--resume`` goes
+on where an interrupted run ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[1]
+sys.path.append(str(_ROOT))
+
+from tests import tiny_models  # noqa: E402
+from tests.e2e import matrix  # noqa: E402
+from tests.e2e.cases import Case  # noqa: E402
+from tests.e2e.checks import Check, host_alone  # noqa: E402
+from tests.e2e.harness import Harness  # noqa: E402
+from tests.e2e.oracle import Oracle  # noqa: E402
+
+_BUILD = _ROOT / "build" / "acceptance"
+_PAGE = _ROOT / "docs" / "acceptance.md"
+_LOW = "bfloat16"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run of one combination."""
+
+    method: str
+    mode: str
+    k: int
+    who: str  # "hosts" or "ours"
+    dtype: str
+    refused: bool = False
+    accepted: int = 0
+    drafted: int = 0
+    expected_accepted: int = 0  # of the reference
+    expected_drafted: int = 0
+    wrong: int = 0  # draft ids that are not the reference's
+    compared: int = 0
+    logits: float | None = None  # the largest difference; None where replayed graphs hide them
+    differing: int = 0  # requests whose text is not plain decoding's
+    margin: float = 0.0  # the largest there, see Check.margins
+
+
+def _measure(check: Check, row: Row, case: Case) -> Row:
+    outcome = check.harness.run(case)
+    if outcome.error is not None:
+        print(f"{row}: {outcome.error.splitlines()[-1]}", file=sys.stderr)
+        return replace(row, refused=True)
+    margins = check.margins(case)
+    found = replace(
+        row,
+        accepted=outcome.accepted,
+        drafted=outcome.drafted,
+        differing=len(margins),
+        margin=max(margins, default=0.0),
+    )
+    if row.dtype == _LOW:
+        return found
+    expected = check.oracle.speculation(case)
+    drafts = check.compared(case)
+    wrong = [
+        a != b
+        for draft in drafts
+        for a, b in zip(draft.tokens, expected.drafts[draft.request, draft.known], strict=False)
+    ]
+    return replace(
+        found,
+        expected_accepted=expected.accepted,
+        expected_drafted=expected.drafted,
+        wrong=sum(wrong),
+        compared=len(wrong),
+        logits=check.largest_logit_difference(case),
+    )
+
+
+def _rows() -> list[tuple[Row, Case]]:
+    """Everything that is run, what tells most first: an interrupted run has a page too."""
+    ours, hosts = [], []
+    for method, mode, k, case in matrix.cases():
+        ours.append((Row(method, mode, k, "ours", "float32"), case))
+        if matrix.hosts_can(method):
+            hosts.append((Row(method, mode, k, "hosts", "float32"), host_alone(case)))
+    low = [
+        (replace(row, dtype=_LOW), replace(case, engine={**case.engine, "dtype": _LOW}))
+        for row, case in ours
+        if (row.mode, row.k) == ("padded", 3)
+    ]
+    rows = [*ours, *low, *hosts]
+    return sorted(rows, key=lambda found: found[0].mode != "padded")  # stable
+
+
+def _run(rows: list[tuple[Row, Case]], resume: bool) -> list[Row]:
+    _BUILD.mkdir(parents=True, exist_ok=True)
+    journal = _BUILD / "rows.jsonl"
+    done = [Row(**json.loads(line)) for line in journal.read_text().splitlines()] if resume else []
+    known = {(row.method, row.mode, row.k, row.who, row.dtype) for row in done}
+    models = _BUILD / "models"
+    tiny_models.write(models)
+    with tempfile.TemporaryDirectory() as scratch, journal.open("a" if resume else "w") as file:
+        check = Check(Harness(models, Path(scratch), _BUILD / "vllm"), Oracle(models, _BUILD / "oracle"))
+        try:
+            for number, (row, case) in enumerate(rows, start=1):
+                if (row.method, row.mode, row.k, row.who, row.dtype) in known:
+                    continue
+                done.append(_measure(check, row, case))
+                print(json.dumps(asdict(done[-1])), file=file, flush=True)
+                print(f"{number}/{len(rows)} {done[-1]}", flush=True)
+        finally:
+            check.harness.close()
+    return done
+
+
+_HEAD = """# Acceptance
+
+What is drafted and accepted by the hosts alone, with the patches, and by a reference drafter that is made of
+transformers modules, without cache, batches or code of the hosts' (`tests/e2e/reference.py`).
+`make acceptance` runs it and writes this page: vllm 0.16.0 + vllm-ascend 0.16.0rc1 on an emulated NPU,
+greedy, six prompts of 5 to 260 tokens, 24 new tokens each, [tiny models](../tests/tiny_models). Not run on
+NPU hardware.
+
+- **accepted/drafted** as vLLM counts them. More accepted is not more right: a wrong draft that happens to be
+  the target's token is accepted too.
+- **wrong ids**: draft tokens that are not the reference's, of those made where it drafts too.
+- **logits**: the largest difference between a draft pass and the reference's, after the same text and the
+  same drafts. In full graphs of the passes that are not replayed.
+- **chunked**: at most 64 tokens a step. **unpadded**: `disable_padded_drafter_batch`, which draft models and
+  parallel drafting do not support. **graphs**: without asynchronous scheduling, with which the host's mtp
+  drafts eagerly; draft models and parallel drafting draft eagerly always.
+"""
+
+
+_COLUMNS = ("method", "k", "reference", "hosts", "wrong ids", "logits", "patched", "wrong ids", "logits")
+
+
+def _cells(row: Row | None) -> tuple[str, str, str]:
+    if row is None or row.refused:
+        return "" if row is None else "fails", "", ""
+    logits = "" if row.logits is None else f"{row.logits:.1e}"
+    return f"{row.accepted}/{row.drafted}", f"{row.wrong} of {row.compared}", logits
+
+
+def _line(cells: Iterable[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _page(rows: list[Row]) -> str:
+    order = [*matrix.MODES], [*matrix.METHODS]
+    rows = sorted(rows, key=lambda row: (order[0].index(row.mode), order[1].index(row.method), row.k))
+    exact = [row for row in rows if row.dtype == "float32"]
+    hosts = {(row.method, row.mode, row.k): row for row in exact if row.who == "hosts"}
+    ours = [row for row in exact if row.who == "ours"]
+    lines = [_HEAD, "## float32", "", *_summary(ours, list(hosts.values())), ""]
+    for mode in dict.fromkeys(row.mode for row in ours):
+        lines += [f"### {mode}", "", _line(_COLUMNS), _line("---" for _ in _COLUMNS)]
+        for row in ours:
+            if row.mode == mode and not row.refused:
+                reference = f"{row.expected_accepted}/{row.expected_drafted}"
+                alone = _cells(hosts.get((row.method, mode, row.k)))
+                lines.append(_line((row.method, row.k, reference, *alone, *_cells(row))))
+        lines.append("")
+    return "\n".join(lines + _low_precision([row for row in rows if row.dtype == _LOW]))
+
+
+def _summary(ours: list[Row], hosts: list[Row]) -> list[str]:
+    def wrong(rows: list[Row]) -> str:
+        drafting = [row for row in rows if not row.refused]
+        ids, compared = sum(row.wrong for row in drafting), sum(row.compared for row in drafting)
+        return f"in {len(drafting)} runs {ids} of {compared} draft ids are wrong"
+
+    def text(rows: list[Row]) -> int:
+        return sum(row.differing for row in rows)
+
+    largest = max((row.logits for row in ours if row.logits is not None), default=0.0)
+    return [
+        f"- With the patches {wrong(ours)}; logits differ by {largest:.1e} at most.",
+        f"- With the hosts alone {wrong(hosts)}; {sum(row.refused for row in hosts)} runs end with an error.",
+        f"- Requests whose text is not plain decoding's: {text(ours)} with the patches, "
+        f"{text(hosts)} without.",
+    ]
+
+
+def _low_precision(rows: list[Row]) -> list[str]:
+    columns = ("method", "k", "accepted/drafted", "requests with other text", "largest margin")
+    return [
+        "## bfloat16",
+        "",
+        "Batches of other shapes round differently, so text may differ from plain decoding's where two",
+        "logits are nearly equal. The margin is what lies between the two tokens there in float32, in parts",
+        "of the largest logit; neighbouring bfloat16 numbers are 1/256 to 1/128 (0.004 to 0.008) of their",
+        "size apart.",
+        "",
+        _line(columns),
+        _line("---" for _ in columns),
+        *(
+            _line(
+                (
+                    row.method,
+                    row.k,
+                    f"{row.accepted}/{row.drafted}",
+                    f"{row.differing} of 6",
+                    f"{row.margin:.4f}" if row.differing else "",
+                )
+            )
+            for row in rows
+        ),
+        "",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--resume", action="store_true", help="keep what an interrupted run has measured")
+    parser.add_argument("--page-only", action="store_true", help="write the page from what has been measured")
+    arguments = parser.parse_args()
+    rows = _run([] if arguments.page_only else _rows(), arguments.resume or arguments.page_only)
+    _PAGE.write_text(_page(rows))
+    print(f"wrote {_PAGE.relative_to(_ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
