@@ -185,7 +185,7 @@ def _summary(ours: list[Row], hosts: list[Row]) -> list[str]:
     return [
         f"- With the patches {wrong(ours)}; logits differ by {largest:.1e} at most.",
         f"- With the hosts alone {wrong(hosts)}; {sum(row.refused for row in hosts)} runs end with an error.",
-        f"- Requests whose text is not plain decoding's: {text(ours)} patched, {text(hosts)} without patches.",
+        f"- Requests with other text than plain decoding: {text(ours)} with, {text(hosts)} without patches.",
     ]
 
 

@@ -25,7 +25,7 @@ TELLING = [
     ("eagle3, parallel", "padded, chunked", 3),
     ("draft_model, parallel", "padded", 5),
 ]
-# Half a step of bfloat16, of the largest logit there: what another batch shape may round differently.
+# One step of bfloat16, in parts of the largest logit: what another batch shape may round differently.
 TIE = 1 / 128
 
 
