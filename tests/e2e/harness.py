@@ -9,11 +9,14 @@ server that has imported no host yet. Cases of several processes get an interpre
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .cases import Case, Outcome
@@ -29,6 +32,13 @@ class Harness:
         self.models, self.scratch, self.cache = models, scratch, cache
         self._servers: dict[str, _ForkServer] = {}
         self._outcomes: dict[str, Outcome] = {}
+        self._numbers = itertools.count()
+
+    def run_together(self, cases: Sequence[Case]) -> None:
+        """Run cases that need each other, such as data parallel ranks. Each has processes of its own."""
+        assert all(case.processes != "one" for case in cases)
+        with ThreadPoolExecutor(len(cases)) as threads:
+            list(threads.map(self.run, cases))
 
     def run(self, case: Case) -> Outcome:
         """The outcome of a case, from an earlier run in this session where there was one."""
@@ -38,7 +48,7 @@ class Harness:
         return self._outcomes[key]
 
     def _run(self, case: Case) -> Outcome:
-        number = len(self._outcomes)
+        number = next(self._numbers)
         name = "-".join(
             str(part) for part in (f"{number:03d}", case.model, case.method, case.draft) if part is not None
         )

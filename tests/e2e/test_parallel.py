@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads over several ranks. draft_model with two is in test_draft_model.py; what it refuses, in
+"""Heads over several ranks and engines. draft_model with two is in test_draft_model.py; what it refuses, in
 test_bad_input.py."""
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 
 import pytest
@@ -28,3 +29,20 @@ def test_tensor_parallel_size_2(check: Check, case: Case) -> None:
     outcome = check.as_reference(replace(case, processes="spawn", timeout=300))
     assert len(outcome.workers) == 2
     assert outcome.workers[0]["drafts"] == outcome.workers[1]["drafts"]
+
+
+def test_data_parallel_size_2(check: Check) -> None:
+    """Two engines with the experts shared between them. One ends long before the other, and runs empty
+    batches for its sake."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {"VLLM_DP_SIZE": "2", "VLLM_DP_MASTER_IP": "127.0.0.1", "VLLM_DP_MASTER_PORT": str(port)}
+    experts = Case("dsv3_hi", "mtp", engine={"enable_expert_parallel": True}, processes="spawn", timeout=300)
+    ranks = [
+        replace(experts, prompts=prompts, env={**common, "VLLM_DP_RANK": rank, "VLLM_DP_RANK_LOCAL": rank})
+        for rank, prompts in (("0", "mixed"), ("1", "one"))
+    ]
+    check.harness.run_together(ranks)
+    for rank in ranks:
+        check.as_reference(rank)
