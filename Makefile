@@ -37,7 +37,7 @@ export VLLM_DO_NOT_TRACK := 1
 # Python sets this for its own programs on some systems; a virtual environment made under it would point elsewhere.
 unexport PYTHONHOME PYTHONPATH
 
-.PHONY: help env test lint format test-quick test-unit test-order test-kernels test-upstream ascend-compile \
+.PHONY: help env models test lint format test-quick test-unit test-order test-kernels test-upstream ascend-compile \
 	ascend-baseline test-e2e fuzz soak sampling acceptance demo wheel benchmark benchmark-activation docs clean distclean
 
 help: ## this list
@@ -124,14 +124,22 @@ $(ASCEND_VENV)/made: tests/ascend_compile/requirements.txt
 
 # ---- checks ----------------------------------------------------------------------------------------------------
 
-test: lint ## all that CI runs: the quick tests beside the end-to-end ones, which keep one core busy
+# The end-to-end tests that go with the quick ones, so that both of two cores have as much to do.
+E2E := tests/e2e
+E2E_BESIDE := $(addprefix $(E2E)/,test_import_orders.py test_faults.py test_ranks.py test_ray.py test_routes.py test_sampling.py \
+	test_server_life.py test_soak.py)
+
+test: lint models ## all that CI runs, in two processes: most of the end-to-end tests in one, the rest in the other
 	@mkdir -p build
-	log=build/test-quick.log
-	$(MAKE) --no-print-directory test-quick >$$log 2>&1 & quick=$$!
-	end_to_end=0; $(MAKE) --no-print-directory test-e2e || end_to_end=$$?
-	quick_tests=0; wait $$quick || quick_tests=$$?
+	log=build/test-beside.log
+	$(MAKE) --no-print-directory --keep-going test-quick test-e2e E2E="$(E2E_BESIDE)" >$$log 2>&1 & beside=$$!
+	end_to_end=0; $(MAKE) --no-print-directory test-e2e E2E="$(E2E) $(addprefix --ignore=,$(E2E_BESIDE))" || end_to_end=$$?
+	the_rest=0; wait $$beside || the_rest=$$?
 	cat $$log
-	[ $$end_to_end = 0 ] && [ $$quick_tests = 0 ]
+	[ $$end_to_end = 0 ] && [ $$the_rest = 0 ]
+
+models: env
+	@$(PYTHON) -m tests.tiny_models .pytest_cache/d/tiny_models
 
 test-quick: test-unit test-order test-kernels test-upstream ascend-compile ## all tests but the end-to-end ones
 
@@ -170,7 +178,7 @@ ascend-baseline: $(ASCEND_VENV)/made ## write the counts and docs/ascend_compile
 
 test-e2e: env ## real vLLM and vllm-ascend on the emulated NPU
 	@echo "==> end to end, on vLLM $(HOST)"
-	$(PYTEST) tests/e2e -v --durations 10
+	$(PYTEST) $(E2E) -v --durations 10
 
 fuzz: env ## 20,000 generated classes and 2,000 import orders of the real hosts (SEED=N repeats a run)
 	@$(PYTHON) benchmarks/fuzz.py $(if $(SEED),--seed $(SEED))

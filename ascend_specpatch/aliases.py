@@ -20,6 +20,7 @@ cannot be changed, such as an object of an extension module.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
 from types import FunctionType, ModuleType
 from typing import Any
@@ -71,13 +72,22 @@ def rebind(edit: Edit, packages: Collection[str]) -> None:
 
 def give_back(replaced: Collection[tuple[Any, Any]], packages: Collection[str]) -> None:
     """After an undo: module globals of ``packages`` that took a new object once it was there get the old one,
-    given as (old, new)."""
-    origin = {id(new): old for old, new in reversed([*replaced])}
+    given as (old, new). Not where the new one is something that a module of theirs has defined itself."""
+    origin = {id(new): old for old, new in reversed([*replaced]) if not _is_at_home(new, packages)}
     for module in loaded() if origin else ():
         if name_of(module).partition(".")[0] in packages:
             for name, value in list(namespace(module).items()):
                 if id(value) in origin:
                     namespace(module)[name] = origin[id(value)]
+
+
+def _is_at_home(obj: Any, packages: Collection[str]) -> bool:
+    """Whether a module of ``packages`` defines an object and has it: one that patches made is gone from there
+    after an undo, whatever module it claims to be of."""
+    home, name = getattr(obj, "__module__", None), getattr(obj, "__name__", None)
+    if not isinstance(home, str) or not isinstance(name, str) or home not in sys.modules:
+        return False
+    return home.partition(".")[0] in packages and namespace(sys.modules[home]).get(name) is obj
 
 
 def _successors(edit: Edit) -> dict[int, Any]:

@@ -94,8 +94,10 @@ class ProposerBase(DraftLoop, FirstPass):
     """Construction and loading; stands above the host's functions in the class that :func:`apply` makes."""
 
     attn_layer_names: list[str]
+    maybe_eager_context: Any
     max_model_len: int
     slot_mapping_group: list[Any]
+    use_cuda_graph: bool
 
     def __init__(
         self, vllm_config: Any, device: torch.device, pass_hidden_states_to_model: bool, runner: Any = None
@@ -122,12 +124,11 @@ class ProposerBase(DraftLoop, FirstPass):
                 self.max_model_len,
                 target_max_model_len,
             )
-        mode = vllm_config.compilation_config.cudagraph_mode
         if self.needs_extra_input_slots:
             # The first pass is longer than the target's by a slot a request, so it fits none of the
             # captured sizes.
             self._draft_eagerly()
-        elif self.method == "mtp" and not self._host_drafts and self._uses_mla and mode.has_full_cudagraphs():
+        elif self.method == "mtp" and not self._host_drafts and self._uses_mla and self._full_graphs:
             # The host can update the lengths of one MLA pass in a graph, not of all passes of a draft.
             self._draft_eagerly()
         if self.slot_mapping_group[0].shape[0] < self.max_num_tokens:
@@ -154,7 +155,7 @@ class ProposerBase(DraftLoop, FirstPass):
         self.attn_layer_names = layers = sorted(self.attn_layer_names)
         self.kernel_block_size = self._attention_backend(layers[0]).get_supported_kernel_block_sizes()[0]
         self.piece_all_attn_layer_name = [list(layers) for _ in range(self.num_speculative_tokens)]
-        if self.use_cuda_graph and self.compilation_config.cudagraph_mode.has_full_cudagraphs():
+        if self.use_cuda_graph and self._full_graphs:
             self._capture_all_passes_at_once()
 
     def _get_model(self) -> Any:
@@ -169,12 +170,18 @@ class ProposerBase(DraftLoop, FirstPass):
         return head
 
     def _draft_eagerly(self) -> None:
+        if not self.use_cuda_graph:
+            return
         from vllm_ascend.spec_decode.eagle_proposer import _maybe_eager_context
         from vllm_ascend.utils import enable_sp
 
         self.use_cuda_graph = False
         if enable_sp(self.vllm_config):
             self.maybe_eager_context = _maybe_eager_context(self.vllm_config)
+
+    @property
+    def _full_graphs(self) -> bool:
+        return bool(self.compilation_config.cudagraph_mode.has_full_cudagraphs())
 
     @property
     def _uses_mla(self) -> bool:

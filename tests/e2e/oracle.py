@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ class Oracle:
         """Greedy tokens of each prompt, cut at ``max_model_len``."""
         path = self._path("text", case, case.model, case.max_model_len)
         if not path.exists():
-            path.write_text(json.dumps(self._text(case)))
+            _write(path, json.dumps(self._text(case)))
         answer: list[list[int]] = json.loads(path.read_text())
         return answer
 
@@ -68,7 +69,7 @@ class Oracle:
                 case.k,
                 case.max_model_len,
             )
-            path.write_text(found.to_json())
+            _write(path, found.to_json())
             self._speculations[path] = found
         return self._speculations[path]
 
@@ -126,3 +127,10 @@ class Oracle:
         for source in _SOURCES:
             digest.update(source.read_bytes())
         return self.answers / f"{kind}-{digest.hexdigest()[:24]}.json"
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all: another run may be reading."""
+    scratch = path.with_suffix(f".{os.getpid()}")
+    scratch.write_text(text)
+    scratch.replace(path)

@@ -54,6 +54,21 @@ def test_a_second_activation_changes_nothing() -> None:
     assert first.route == "first"
 
 
+def test_uninstall_leaves_a_function_of_the_hosts_that_stood_in_for_another(tmp_path: Path) -> None:
+    """A patch may put one host function in the place of a second one: the first is not an alias of ours."""
+    (tmp_path / f"{TARGET}.py").write_text("def right(): pass\ndef wrong(): pass\n")
+    (tmp_path / "body_of_hooks.py").write_text(
+        "def apply(edit):\n    edit.set(edit.module, 'wrong', edit.module.right)\n"
+    )
+    importlib.invalidate_caches()
+    host = importlib.import_module(TARGET)
+    right, wrong = host.right, host.wrong
+    hooks.activate("test", _registry())
+    assert host.wrong is right
+    hooks.uninstall()
+    assert (host.right, host.wrong) == (right, wrong)
+
+
 def test_uninstall_takes_back_and_is_harmless_twice() -> None:
     __import__(TARGET)
     hooks.activate("test", _registry())

@@ -19,6 +19,7 @@ class Constructed:
     def __init__(self, vllm_config: Any, device: Any, runner: Any) -> None:
         self.max_model_len, self.draft_model_config = 64, vllm_config.speculative_config.draft_model_config
         self.max_num_tokens, self.needs_extra_input_slots = 40, True
+        self.use_cuda_graph = False
         self.slot_mapping_group = [torch.zeros(24, dtype=torch.int32) for _ in range(2)]
 
 
