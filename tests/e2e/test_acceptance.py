@@ -34,8 +34,8 @@ def test_every_draft_is_the_references(check: Check, method: str, mode: str, k: 
     case = matrix.MODES[mode].of(replace(matrix.METHODS[method], k=k))
     check.as_reference(case)
     difference = check.largest_logit_difference(case)
-    assert (difference is None) == (mode == "full graphs")
-    assert difference is None or difference <= MOST_IN_FLOAT32
+    assert difference is not None  # a full graph hides the logits of replayed passes, not those of a prefill
+    assert difference <= MOST_IN_FLOAT32
 
 
 @pytest.mark.parametrize("method", matrix.METHODS)
