@@ -67,9 +67,12 @@ def test_it_takes_the_largest(batch: Drafts, vocab: int, seed: int, ngram: bool)
     Case(batch, vocab, seed, ngram=ngram).check()
 
 
-@pytest.mark.parametrize("vocab", [151_936, 262_144, 128_257])
+@pytest.mark.parametrize(
+    ("vocab", "npu"),
+    [(151_936, True), (262_144, True), (128_257, True), (128_257, False)],
+    ids=lambda value: {True: "npu", False: "gpu"}.get(value) if isinstance(value, bool) else str(value),
+)
 @pytest.mark.parametrize("ngram", [False, True])
-@pytest.mark.parametrize("npu", [True, False], ids=["npu", "gpu"])
 def test_vocabularies_of_real_models(
     vocab: int, ngram: bool, npu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
