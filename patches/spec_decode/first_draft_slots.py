@@ -31,12 +31,18 @@ LEANS_ON: tuple[str, ...] = (
 )
 
 
-def reserving(allocate_slots: Callable[..., Any], num_lookahead_tokens: int) -> Callable[..., Any]:
-    """``allocate_slots`` that reserves `num_lookahead_tokens`, whatever it is asked for."""
+def reserving(scheduler: Any) -> Callable[..., Any]:
+    """``allocate_slots`` of a scheduler's KVCacheManager that reserves slots for drafts in every step, but for
+    a request that fits without them only and has nobody to wait for: it would never run."""
+    allocate_slots = scheduler.kv_cache_manager.allocate_slots
 
     @functools.wraps(allocate_slots)
     def with_lookahead(*args: Any, **kwargs: Any) -> Any:
-        return allocate_slots(*args, **{**kwargs, "num_lookahead_tokens": num_lookahead_tokens})
+        reserved = {**kwargs, "num_lookahead_tokens": scheduler.num_lookahead_tokens}
+        blocks = allocate_slots(*args, **reserved)
+        if blocks is None and not scheduler.running:
+            blocks = allocate_slots(*args, **kwargs)
+        return blocks
 
     return with_lookahead
 
@@ -49,7 +55,6 @@ def apply(edit: Edit) -> None:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         host_init(self, *args, **kwargs)
         if self.connector is None and self.num_lookahead_tokens:
-            manager = self.kv_cache_manager
-            manager.allocate_slots = reserving(manager.allocate_slots, self.num_lookahead_tokens)
+            self.kv_cache_manager.allocate_slots = reserving(self)
 
     edit.set(scheduler, "__init__", __init__)
