@@ -32,8 +32,8 @@ LEANS_ON: tuple[str, ...] = (
 
 
 def reserving(scheduler: Any) -> Callable[..., Any]:
-    """``allocate_slots`` of a scheduler's KVCacheManager that reserves slots for drafts in every step, but for
-    a request that fits without them only and has nobody to wait for: it would never run."""
+    """``allocate_slots`` of a scheduler's KVCacheManager that reserves slots for drafts in every step, but
+    for a request that fits without them only and has nobody to wait for: it would never run."""
     allocate_slots = scheduler.kv_cache_manager.allocate_slots
 
     @functools.wraps(allocate_slots)
