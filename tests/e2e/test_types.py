@@ -40,6 +40,9 @@ def test_the_eagle_family_gets_our_proposer(check: Check, case: Case) -> None:
 
 @pytest.mark.parametrize("case", [DRAFT_MODEL, EAGLE], ids=["draft_model", "eagle"])
 def test_every_patch_is_reported_as_applied(check: Check, case: Case) -> None:
-    report = check.runs(case).facts["report"]
-    assert report is not None, "ascend-specpatch is not installed beside the hosts"
-    assert {row["state"] for row in report} == {"applied"}, report
+    facts = check.runs(case).facts
+    assert facts["report"] is not None, "ascend-specpatch is not installed beside the hosts"
+    states = {row["id"]: row["state"] for row in facts["report"]}
+    if not facts["async_scheduling"]:  # nobody imports its target then
+        assert states.pop("spec_decode.skipped_requests") == "waiting"
+    assert set(states.values()) == {"applied"}, states
