@@ -97,6 +97,7 @@ ENGINES = {
     for name, case in METHODS.items()
     for on in (True, False)
 }
+del ENGINES["draft_model, all accepted, no async"]  # of the others' kind, and half a minute
 ENGINES["ngram"] = Case("cyc", "ngram", spec={"prompt_lookup_max": 3, "prompt_lookup_min": 1})
 ENGINES["mtp"] = Case("mimo_hi", "mtp")
 
