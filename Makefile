@@ -126,8 +126,8 @@ $(ASCEND_VENV)/made: tests/ascend_compile/requirements.txt
 
 # The end-to-end tests that go with the quick ones, so that both of two cores have as much to do.
 E2E := tests/e2e
-E2E_BESIDE := $(addprefix $(E2E)/,test_import_orders.py test_faults.py test_ranks.py test_ray.py test_routes.py test_sampling.py \
-	test_server_life.py test_soak.py)
+E2E_BESIDE := $(addprefix $(E2E)/,test_import_orders.py test_ray.py test_routes.py test_sampling.py test_server_life.py \
+	test_soak.py)
 
 test: lint models ## all that CI runs, in two processes: most of the end-to-end tests in one, the rest in the other
 	@mkdir -p build
