@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LoRA adapters in PEFT's format, and their targets with the weights merged, which is what they must equal."""
+"""LoRA adapters in PEFT's format, and what they must equal: their targets with the weights merged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PREFIX = "base_model.model."  # PEFT's, before the names of transformers
 
 @dataclass(frozen=True)
 class Adapter:
-    """A random adapter of ``source``, strong enough to change what it says."""
+    """A random adapter of ``source``: it changes nearly every token, and drafts are accepted as often."""
 
     source: str
     modules: tuple[str, ...]
@@ -35,7 +35,7 @@ class Adapter:
                     (columns, rows, "") if "embed" not in module else (rows, columns, "embedding_")
                 )
                 suffix = "" if embedding else ".weight"
-                strength = weight.std() / RANK**0.5  # the change is about as large as the weight
+                strength = weight.std() / 4 / RANK**0.5  # a change of a quarter of the weight
                 weights[f"{_PREFIX}{module}.lora_{embedding}A{suffix}"] = torch.randn(RANK, a) * strength
                 weights[f"{_PREFIX}{module}.lora_{embedding}B{suffix}"] = torch.randn(b, RANK) * RANK / ALPHA
         save_file(weights, out / "adapter_model.safetensors", metadata={"format": "pt"})

@@ -236,6 +236,8 @@ _META: dict[str, Callable[..., Any]] = {
     "npu_add_rms_norm_bias": lambda x, *rest, **options: (like(x), rstd_of(x), like(x)),
     "npu_apply_top_k_top_p": lambda logits, *rest, **options: like(logits),
     "weak_ref_tensor": like,
+    "bgmv_expand": lambda x, weight, indices, y, *slice_: like(y),
+    "sgmv_expand": lambda x, weight, indices, lengths, y, *slice_: like(y),
 }
 _library = torch.library.Library("_C_ascend", "DEF")
 
