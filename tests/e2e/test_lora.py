@@ -27,6 +27,22 @@ def test_text_is_the_adapters_and_drafts_are_the_drafters_own(check: Check, meth
     assert outcome.accepted > 0
 
 
+def test_a_batch_with_and_without_the_only_adapter_in_captured_graphs(check: Check) -> None:
+    """Tracing sees a batch that has the adapter throughout; the hosts alone give it to the wrong rows."""
+    graphs = {"cudagraph_mode": "PIECEWISE", "cudagraph_capture_sizes": [4, 16, 32]}
+    engine = {"enforce_eager": False, "max_loras": 1, "compilation_config": graphs}
+    check.as_reference(replace(PLAIN, method="eagle", draft="pred_eagle", engine=engine))
+
+
+@pytest.mark.parametrize(("method", "draft"), [("ngram", None), ("eagle", "pred_eagle")])
+def test_full_graphs_that_would_hang_are_refused(check: Check, method: str, draft: str | None) -> None:
+    engine = {"enforce_eager": False, "compilation_config": {"cudagraph_mode": "FULL_DECODE_ONLY"}}
+    outcome = check.harness.run(replace(PLAIN, method=method, draft=draft, engine=engine))
+    assert outcome.error is not None
+    first = outcome.error.splitlines()[0]
+    assert first.startswith(f"ValueError: speculative method {method!r} would hang with LoRA"), first
+
+
 def test_ngram_drafts_from_the_adapters_text(check: Check) -> None:
     spec: dict[str, Any] = {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
     outcome = check.same_text(replace(PLAIN, method="ngram", spec=spec))
