@@ -101,6 +101,7 @@ NEW = {
             f"{MODEL_RUNNER}.NPUModelRunner._bookkeeping_sync",
             f"{MODEL_RUNNER}.NPUModelRunner._sample",
             f"{MODEL_RUNNER}.NPUModelRunner._build_attn_state",
+            f"{MODEL_RUNNER}.NPUModelRunner._set_up_drafter",
             f"{MODEL_RUNNER}.NPUModelRunner.initialize_kv_cache",
             f"{MODEL_RUNNER}.NPUModelRunner.propose_draft_token_ids",
             f"{MODEL_RUNNER}.NPUModelRunner.sample_tokens",
