@@ -136,7 +136,7 @@ BASES = [
     "ascend_specpatch.patches.spec_decode.drafting.loop.DraftLoop",
     "ascend_specpatch.patches.spec_decode.drafting.first_pass.FirstPass",
     f"{ASCEND_PROPOSERS}._HostFunctions",
-    "ascend_specpatch.patches.spec_decode.base_proposer._vllm_constructor.<locals>._VllmConstructor",
+    "ascend_specpatch.patches.spec_decode.base_proposer.vllm_constructor.<locals>._VllmConstructor",
     "vllm.v1.spec_decode.eagle.SpecDecodeBaseProposer",
 ]
 EAGLE = {
