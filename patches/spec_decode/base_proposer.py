@@ -69,6 +69,8 @@ LEANS_ON: tuple[str, ...] = (
     "vllm_ascend.attention.mla_v1:AscendMLAImpl._forward_decode",
     "vllm_ascend.attention.mla_v1:AscendMLAImpl._forward_prefill",
     "vllm_ascend.attention.mla_v1:AscendMLAMetadataBuilder",
+    "vllm_ascend.attention.sfa_v1:AscendSFAImpl.forward",
+    "vllm_ascend.attention.sfa_v1:AscendSFAMetadataBuilder",
     "vllm_ascend.attention.utils:AscendCommonAttentionMetadata",
     "vllm_ascend.attention.utils:split_decodes_and_prefills",
     # Running the passes, captured or not.

@@ -28,14 +28,15 @@ from typing import Protocol
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM, DeepseekV3ForCausalLM, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 
 def _load(directory: Path) -> torch.nn.Module:
-    return AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
+    model_type = json.loads((directory / "config.json").read_text())["model_type"]
+    # Of up to index_topk keys DeepSeek-V3.2 attends to all, as V3 does; transformers has only that.
+    architecture = DeepseekV3ForCausalLM if model_type == "deepseek_v32" else AutoModelForCausalLM
+    return architecture.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
 
 
 class Target:
