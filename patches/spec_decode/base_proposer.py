@@ -82,6 +82,8 @@ LEANS_ON: tuple[str, ...] = (
     "vllm_ascend.ascend_forward_context:set_ascend_forward_context",
     "vllm_ascend.compilation.acl_graph:ACLGraphWrapper",
     "vllm_ascend.compilation.acl_graph:update_full_graph_params",
+    "vllm_ascend.ops.rotary_embedding:get_cos_and_sin_mla",
+    "vllm_ascend.ops.rotary_embedding:set_cos_and_sin",
     "vllm_ascend.spec_decode.eagle_proposer:_maybe_eager_context",
     "vllm_ascend.utils:enable_sp",
     "vllm_ascend.utils:lmhead_tp_enable",
@@ -154,6 +156,8 @@ class ProposerBase(DraftLoop, FirstPass):
             return
         with self.maybe_eager_context:
             self._vllm_base.load_model(self, model)
+        if self.needs_extra_input_slots:
+            self._make_room_for_rotary_angles()
         self.attn_layer_names = layers = sorted(self.attn_layer_names)
         self.kernel_block_size = self._attention_backend(layers[0]).get_supported_kernel_block_sizes()[0]
         self.piece_all_attn_layer_name = [list(layers) for _ in range(self.num_speculative_tokens)]
@@ -170,6 +174,17 @@ class ProposerBase(DraftLoop, FirstPass):
                 "speculative_config, or use an EAGLE-3 head that was trained for it"
             )
         return head
+
+    def _make_room_for_rotary_angles(self) -> None:
+        """The host's buffers of MLA's angles have room for the rows of a target's pass; a drafting model with
+        extra slots has more. Nothing has been captured yet that would read them."""
+        from vllm_ascend.ops import rotary_embedding
+
+        for name in ("_cos_mla", "_sin_mla"):
+            angles = getattr(rotary_embedding, name)
+            if angles is not None and angles.shape[0] < self.max_num_tokens:
+                more = angles.new_zeros((self.max_num_tokens, *angles.shape[1:]))
+                setattr(rotary_embedding, name, more)
 
     def _draft_eagerly(self) -> None:
         if not self.use_cuda_graph:

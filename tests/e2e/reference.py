@@ -33,10 +33,14 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRot
 
 
 def _load(directory: Path) -> torch.nn.Module:
-    model_type = json.loads((directory / "config.json").read_text())["model_type"]
+    architectures = json.loads((directory / "config.json").read_text())["architectures"]
     # Of up to index_topk keys DeepSeek-V3.2 attends to all, as V3 does; transformers has only that.
-    architecture = DeepseekV3ForCausalLM if model_type == "deepseek_v32" else AutoModelForCausalLM
-    return architecture.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+    deepseek = architectures[0] in ("DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM")
+    return (
+        (DeepseekV3ForCausalLM if deepseek else AutoModelForCausalLM)
+        .from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+        .eval()
+    )
 
 
 class Target:

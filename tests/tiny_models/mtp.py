@@ -157,6 +157,20 @@ class DeepSeekV3:
 
 
 @dataclass(frozen=True)
+class WithoutMtp:
+    """A DeepSeekV3 without its MTP layer, of a type that vLLM does not take for a model that has one."""
+
+    source: str
+
+    def __call__(self, root: Path, out: Path) -> None:
+        shutil.copytree(root / self.source, out, dirs_exist_ok=True)
+        path, layer = out / "model.safetensors", f"model.layers.{_LAYERS}."
+        weights = {name: w for name, w in load_file(path).items() if not name.startswith(layer)}
+        save_file(weights, path, metadata={"format": "pt"})
+        edit_config(out, model_type="deepseek_v2", num_nextn_predict_layers=0)
+
+
+@dataclass(frozen=True)
 class DeepSeekV32:
     """DeepSeekV3 with an indexer in every layer, which chooses 2,048 keys to attend to. In tests that is all
     there are, so text and drafts are those of the model it is made from."""
