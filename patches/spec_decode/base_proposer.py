@@ -51,6 +51,7 @@ LEANS_ON: tuple[str, ...] = (
     "vllm.config.model:ModelConfig.use_mla",
     "vllm.config.model:ModelConfig.uses_mrope",
     "vllm.config.speculative:SpeculativeConfig.disable_padded_drafter_batch",
+    "vllm.config.speculative:SpeculativeConfig.create_draft_parallel_config",
     "vllm.config.speculative:SpeculativeConfig.draft_parallel_config",
     # Attention metadata: its fields, its builders, and how attention reads rows, keys and slots.
     "vllm.v1.attention.backend:AttentionMetadataBuilder.build_for_drafting",
@@ -118,6 +119,9 @@ class ProposerBase(DraftLoop, FirstPass):
         self.pass_hidden_states_to_model = pass_hidden_states_to_model
         if not pass_hidden_states_to_model:
             _refuse_what_draft_models_cannot_do(vllm_config, runner)
+            # vLLM leaves this out of the draft's configuration; the host treats experts of all layers alike.
+            draft_parallel_config = vllm_config.speculative_config.draft_parallel_config
+            draft_parallel_config.enable_expert_parallel = vllm_config.parallel_config.enable_expert_parallel
         super().__init__(vllm_config, device, runner)
         target_max_model_len = self.max_model_len
         self.max_model_len = min(target_max_model_len, self.draft_model_config.max_model_len)
