@@ -103,7 +103,12 @@ def _run(case: Case, models: Path) -> Outcome:
             answers=answers, left=left, metrics=_metrics(llm), workers=llm.collective_rpc(probe.collect)
         )
     inputs = [{"prompt_token_ids": ids} for ids in prompts.tokens(case.prompts)]
-    results = llm.generate(inputs, SamplingParams(**case.sampling_arguments()), use_tqdm=False)
+    results = llm.generate(
+        inputs,
+        SamplingParams(**case.sampling_arguments()),
+        use_tqdm=False,
+        lora_request=_adapters(case, models, len(inputs)),
+    )
     outcome = Outcome(
         tokens=[list(result.outputs[0].token_ids) for result in results],
         metrics=_metrics(llm),
@@ -119,7 +124,18 @@ def _allow_float32_caches() -> None:
     """vllm-ascend names the type of sparse attention's KV cache, and vLLM knows no such name for float32."""
     from vllm.v1.attention import selector
 
-    selector.CacheDType = Literal[(*get_args(selector.CacheDType), "float32")]  # type: ignore[misc]
+    names = (*get_args(selector.CacheDType), "float32")
+    selector.CacheDType = Literal[names]  # type: ignore[misc,valid-type]
+
+
+def _adapters(case: Case, models: Path, requests: int) -> list[Any] | None:
+    if not case.adapters:
+        return None
+    from vllm.lora.request import LoRARequest
+
+    numbers = {name: number for number, name in enumerate(filter(None, dict.fromkeys(case.adapters)), 1)}
+    asked = {name: LoRARequest(name, number, str(models / name)) for name, number in numbers.items()}
+    return [asked.get(case.adapter(request)) for request in range(requests)]
 
 
 def _metrics(llm: Any) -> dict[str, Any]:
