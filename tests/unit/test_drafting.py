@@ -321,14 +321,39 @@ def test_a_dummy_plan_writes_no_kv_and_stays_in_its_rows() -> None:
     assert later.positions.eq(0).all()
 
 
-def test_every_pass_of_an_mla_model_has_its_own_rotary_angles() -> None:
+@pytest.mark.parametrize("padding", [0, 5])
+def test_padding_of_a_later_pass_stands_at_position_0_and_writes_nothing(padding: int) -> None:
+    """Sparse attention takes as many angles and slots as the model has rows, and they are in the metadata."""
+    proposer = Proposer(3, 64, hidden=True)
+    metadata, _, positions = batch_of([Request(5, 4, 1), Request(9, 4, 3)], 64)
+    proposer.positions[:8] = positions
+    rejected = torch.tensor([1, 3], dtype=torch.int32)
+    to_sample = metadata.query_start_loc[1:] - 1 - rejected
+    alone = LaterPasses.plan(proposer, metadata, to_sample, rejected)
+    later = LaterPasses.plan(proposer, metadata, to_sample, rejected, 8 + padding)
+    assert alone is not None
+    assert later is not None
+    for common, unpadded in zip(later.metadata(metadata), alone.metadata(metadata), strict=True):
+        assert (common.num_actual_tokens, common.num_input_tokens) == (8, 8 + padding)
+        assert common.positions.tolist() == unpadded.positions.tolist() + [0] * padding
+        assert common.slot_mapping.tolist() == unpadded.slot_mapping.tolist() + [-1] * padding
+
+
+def test_every_pass_has_its_own_rotary_angles() -> None:
+    """MLA's metadata has them with the decodes, that of sparse attention itself."""
     shared = torch.zeros(2)
-    first = SimpleNamespace(decode=SimpleNamespace(cos=shared[:1], sin=shared[1:]))
-    loop._keep_own_rotary(first)
+    angles = [SimpleNamespace(cos=shared[:1], sin=shared[1:]) for _ in range(2)]
+    sparse, decode = angles
+    sparse.dsa_cp_context = SimpleNamespace(
+        actual_seq_lengths_query=shared[:1], actual_seq_lengths_key=shared[1:]
+    )
+    loop._keep_own_buffers(SimpleNamespace(decode=decode))
+    loop._keep_own_buffers(sparse)
     shared.fill_(9.0)
-    assert (first.decode.cos.item(), first.decode.sin.item()) == (0.0, 0.0)
-    loop._keep_own_rotary(SimpleNamespace(decode=None))  # a batch of prefills
-    loop._keep_own_rotary(SimpleNamespace())  # an attention without rotary angles in its metadata
+    assert [(one.cos.item(), one.sin.item()) for one in angles] == [(0.0, 0.0)] * 2
+    assert all(lengths.item() == 0.0 for lengths in vars(sparse.dsa_cp_context).values())
+    loop._keep_own_buffers(SimpleNamespace(decode=None, dsa_cp_context=None))  # a batch of prefills
+    loop._keep_own_buffers(SimpleNamespace())  # an attention without rotary angles in its metadata
 
 
 @pytest.mark.parametrize(("num_rows", "extra"), [(8, []), (16, [12, 16]), (18, [12, 16, 18]), (9, [9])])
