@@ -209,4 +209,10 @@ PATCHES: tuple[Patch, ...] = (
         hosts=_UP_TO_0_18,
         summary="with MLA, prompts no longer than a step of drafts are attended to rightly",
     ),
+    Patch(
+        "model_runner.lora_in_graphs",
+        target=_MODEL_RUNNER,
+        hosts=_0_16,
+        summary="in captured graphs, every request of a batch has its own LoRA adapter",
+    ),
 )
