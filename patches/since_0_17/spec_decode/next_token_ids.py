@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spec_decode.next_token_ids, on vllm-ascend 0.17.0rc1 and 0.18.0
+"""spec_decode.next_token_ids, for vllm-ascend 0.17.0rc1 and 0.18.0
 
 What: the token each request goes on with and the number of its valid tokens come from one kernel.
 Why: the host takes a dozen operators. Each costs an NPU as much as a small kernel.
-How: as on vllm-ascend 0.16.0rc1. There is no fused form: the host's NPUModelRunner drafts with the patched
+How: as for vllm-ascend 0.16.0rc1. There is no fused form: the host's NPUModelRunner drafts with the patched
     proposers itself, and calls ``prepare_inputs_padded`` for the rest.
 Until: vllm-ascend fuses them.
 """

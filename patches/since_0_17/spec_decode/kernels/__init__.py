@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forms of ``spec_decode.kernels`` for vllm-ascend 0.17.0rc1 and 0.18.0."""
+"""Patches of ``spec_decode.kernels`` in their form for these hosts: the kernels are the same, and are called
+from elsewhere."""
