@@ -212,7 +212,7 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "model_runner.lora_in_graphs",
         target=_MODEL_RUNNER,
-        hosts=_0_16,
+        hosts=_UP_TO_0_18,
         summary="in captured graphs, every request of a batch has its own LoRA adapter",
     ),
 )
