@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``ascend-specpatch drift``: which patches another release of the hosts would have refused, and what changed
-there. Nothing is imported, downloaded or unpacked."""
+there; between two supported pairs, which patches needed another form. Nothing is imported, downloaded or
+unpacked."""
 
 from __future__ import annotations
 
@@ -64,10 +65,11 @@ def drift(options: argparse.Namespace) -> int:
             version, or None for what is installed), ``json``.
 
     Returns:
-        0: no patch would be refused; 1: some would; 2: bad usage.
+        0: no patch would be refused (or is in another form); 1: some would; 2: bad usage.
     """
     try:
-        return _drift(options)
+        between = _supported_pairs(options)
+        return _drift(options) if between is None else _between(*between, as_json=options.json)
     except (UsageError, ArchiveError, SourceMismatch) as error:
         complain(str(error))
         return DIFFERENT if isinstance(error, SourceMismatch) else BAD_USAGE
@@ -105,21 +107,25 @@ class _Verdict:
 
 def _drift(options: argparse.Namespace) -> int:
     pair = hosts.installed()
-    patches = [patch for patch in load_registry() if verify.declares(patch)]
+    recorded = pair if pair in hosts.SUPPORTED else hosts.SUPPORTED[-1]
+    patches = [
+        patch
+        for patch in (p.on(recorded) for p in load_registry() if p.is_needed_on(recorded))
+        if verify.declares(patch)
+    ]
     modules: set[str] = set()
     for patch in patches:
         with contextlib.suppress(SourceMismatch):  # its verdict says so
             modules |= {name.partition(":")[0] for name in fingerprints.leans_on(patch)}
     given = _release(options, "", pair, modules)
     base = _release(options, "base_", pair, modules)
-    recorded = None
-    if not base.readers:  # nothing is given to compare with: what was verified is
-        recorded = pair if pair in hosts.SUPPORTED else hosts.SUPPORTED[-1]
+    as_verified = not base.readers  # nothing is given to compare with
+    if as_verified:
         base = _Release(_labels(recorded), {})
 
     verdicts: dict[str, _Verdict] = {}
     for patch in patches:
-        verdicts[patch.id] = _judge(patch, recorded, base, given, verdicts)
+        verdicts[patch.id] = _judge(patch, recorded if as_verified else None, base, given, verdicts)
     differences = _differences((verdict.findings for verdict in verdicts.values()), base, given)
     if options.json:
         rows = [
@@ -134,7 +140,7 @@ def _drift(options: argparse.Namespace) -> int:
         content = {"base": str(base), "given": str(given), "patches": rows, "differences": differences}
         say_json(content)
     else:
-        say(f"from  {base}{', as verified' if recorded else ''}\nto    {given}\n")
+        say(f"from  {base}{', as verified' if as_verified else ''}\nto    {given}\n")
         table = [
             (patch_id, "would be refused" if verdict.refusal else "untouched", verdict.refusal)
             for patch_id, verdict in verdicts.items()
@@ -143,6 +149,57 @@ def _drift(options: argparse.Namespace) -> int:
         for text in differences.values():
             say("\n" + text.removesuffix("\n"))
     return DIFFERENT if any(verdict.refusal for verdict in verdicts.values()) else SAME
+
+
+def _supported_pairs(options: argparse.Namespace) -> tuple[HostPair, HostPair] | None:
+    """The pairs to compare, base first, where the options name versions of supported ones."""
+    installed = hosts.installed()
+    named = [
+        HostPair(
+            *(
+                getattr(options, prefix + package) or getattr(installed, package)
+                for package in _PACKAGES.values()
+            )
+        )
+        for prefix in ("base_", "")
+    ]
+    base, given = named
+    return (base, given) if base != given and {*named} <= {*hosts.SUPPORTED} else None
+
+
+def _between(base: HostPair, given: HostPair, *, as_json: bool) -> int:
+    """What became of each patch from one supported pair to another, from what was verified on both."""
+    rows = [(patch.id, *_became(patch, base, given)) for patch in load_registry() if verify.declares(patch)]
+    if as_json:
+        patches = [dict(zip(("id", "verdict", "reason"), row, strict=True)) for row in rows]
+        say_json({"base": str(base), "given": str(given), "patches": patches})
+    else:
+        say(f"from  {base}, as verified\nto    {given}, as verified\n")
+        say(report.text_table(("PATCH", "VERDICT", "REASON"), rows))
+    return DIFFERENT if any(verdict == "another form" for _, verdict, _ in rows) else SAME
+
+
+def _became(patch: Patch, base: HostPair, given: HostPair) -> tuple[str, str]:
+    """A verdict and the reason for it.
+
+    Raises:
+        SourceMismatch: the verified source cannot be read.
+    """
+    before, after = patch.on(base), patch.on(given)
+    if not patch.is_needed_on(given):
+        why = f"in the host since {patch.in_host_since}" if patch.is_in_host(given) else "not for it"
+        return "unneeded", why
+    if not patch.is_needed_on(base):
+        return "new", "not for the older pair"
+    if (before.body, before.target) != (after.body, after.target):
+        return "another form", after.body if before.body != after.body else f"of {after.target}"
+    names = fingerprints.leans_on(after)
+    records = [fingerprints.verified_for(after).pairs.get(str(pair), {}) for pair in (base, given)]
+    old, new = (verify.by_name(record) for record in records)
+    differing = sum(old.get(name) != new.get(name) for name in names)
+    if not differing:
+        return "untouched", ""
+    return "the same form", f"{differing} of {len(names)} objects differ, verified on both"
 
 
 def _judge(

@@ -21,11 +21,32 @@ class HostPair:
 
 
 SUPPORTED: tuple[HostPair, ...] = (HostPair("0.16.0", "0.16.0rc1"),)
+"""From the oldest to the newest."""
 
 
 def supported_text() -> str:
     """The supported pairs, in words."""
-    return " or ".join(map(str, SUPPORTED))
+    *others, last = map(str, SUPPORTED)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def has_reached(pair: HostPair, release: str) -> bool:
+    """Whether a host of ``pair`` is of ``release``, such as ``vllm-ascend 0.17.0rc1``, or newer.
+
+    Raises:
+        ValueError: ``release`` is not the name of a host and a version.
+    """
+    from packaging.version import InvalidVersion, Version
+
+    name, _, wanted = release.partition(" ")
+    if name not in ("vllm", "vllm-ascend"):
+        raise ValueError(f"{release!r} is no release of vllm or vllm-ascend")
+    found = pair.vllm if name == "vllm" else pair.vllm_ascend
+    least = Version(wanted)
+    try:
+        return found is not None and Version(found) >= least
+    except InvalidVersion:  # installed, but nobody can say how old it is
+        return False
 
 
 def installed() -> HostPair:

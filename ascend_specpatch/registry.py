@@ -36,11 +36,28 @@ class State(str, Enum):
     APPLIED = "applied"
     WAITING = "waiting"
     OFF = "off"
+    UNNEEDED = "unneeded"
     NOT_FOR_THIS_HOST = "not_for_this_host"
     REFUSED = "refused"
 
     def __str__(self) -> str:
         return self.value
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a patch is on other host pairs than the first: the same change, made elsewhere or by other code.
+
+    Attributes:
+        hosts: the pairs that this form is for.
+        folder: the folder of ``patches`` that has the body of this form, ``<stage>/<name>.py``; empty where
+            one body does for all.
+        target: the module it changes there; None for the same one.
+    """
+
+    hosts: tuple[HostPair, ...]
+    folder: str = ""
+    target: str | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +73,9 @@ class Patch:
         before: ids of the patches that come later.
         default: whether it is on unless ``ASCEND_SPECPATCH_ENABLE`` says so.
         hosts: the pairs it is for; None for all supported ones.
+        in_host_since: the release from which a host has it itself, such as ``vllm-ascend 0.17.0rc1``; empty
+            where none has.
+        forms: what it is on pairs where the host is laid out differently.
         implementation: the module with its ``apply(edit)``; None for ``ascend_specpatch.patches.<id>``.
         provider: the distribution that brings it; empty for ours. Set by the engine.
 
@@ -71,6 +91,8 @@ class Patch:
     before: tuple[str, ...] = ()
     default: bool = True
     hosts: tuple[HostPair, ...] | None = None
+    in_host_since: str = ""
+    forms: tuple[Form, ...] = ()
     implementation: str | None = None
     provider: str = ""
 
@@ -91,6 +113,16 @@ class Patch:
             raise RegistryError(
                 f"{self.id}: hosts is a tuple of HostPair or None, not {self.hosts!r}", self.id
             )
+        if not _is_tuple_of(Form, self.forms):
+            raise RegistryError(f"{self.id}: forms is a tuple of Form, not {self.forms!r}", self.id)
+        for form in self.forms:
+            if not _is_tuple_of(HostPair, form.hosts) or (form.target and not _is_module_name(form.target)):
+                raise RegistryError(f"{self.id}: a form names HostPairs and a module, not {form!r}", self.id)
+        try:
+            if self.in_host_since:
+                hosts.has_reached(HostPair(None, None), self.in_host_since)
+        except (ValueError, AttributeError) as error:
+            raise RegistryError(f"{self.id}: in_host_since: {error}", self.id) from error
         if not isinstance(self.summary, str):
             raise RegistryError(f"{self.id}: summary is text, not {self.summary!r}", self.id)
         if self.implementation is not None and not _is_module_name(self.implementation):
@@ -106,6 +138,30 @@ class Patch:
     def body(self) -> str:
         """The name of the module that holds ``apply``."""
         return self.implementation or f"ascend_specpatch.patches.{self.id}"
+
+    def is_for(self, pair: HostPair) -> bool:
+        """Whether it is for ``pair``, be it needed there or not."""
+        return pair in (hosts.SUPPORTED if self.hosts is None else self.hosts)
+
+    def is_in_host(self, pair: HostPair) -> bool:
+        """Whether the hosts of ``pair`` have the change themselves."""
+        return bool(self.in_host_since) and hosts.has_reached(pair, self.in_host_since)
+
+    def is_needed_on(self, pair: HostPair) -> bool:
+        return self.is_for(pair) and not self.is_in_host(pair)
+
+    def on(self, pair: HostPair) -> Patch:
+        """The patch in its form for ``pair``."""
+        for form in self.forms:
+            if pair in form.hosts:
+                body = f"ascend_specpatch.patches.{form.folder}.{self.id}" if form.folder else None
+                return replace(
+                    self,
+                    target=form.target or self.target,
+                    implementation=body or self.implementation,
+                    forms=(),
+                )
+        return replace(self, forms=())
 
 
 def _is_module_name(value: object) -> bool:
@@ -181,13 +237,22 @@ class Registry:
         choices: dict[str, Choice] = {}
         for patch in self.patches:
             state, reason = State.WAITING, ""
+            # What the host has itself nobody needs to wait for.
+            patch = replace(
+                patch.on(pair),
+                requires=tuple(
+                    required for required in patch.requires if choices[required].state is not State.UNNEEDED
+                ),
+            )
             missing = [
                 required for required in patch.requires if choices[required].state is not State.WAITING
             ]
             if not settings.enabled:
                 state, reason = State.OFF, "ASCEND_SPECPATCH=0"
-            elif pair not in (hosts.SUPPORTED if patch.hosts is None else patch.hosts):
+            elif not patch.is_for(pair):
                 state, reason = State.NOT_FOR_THIS_HOST, f"found {pair}"
+            elif patch.is_in_host(pair):
+                state, reason = State.UNNEEDED, f"in the host since {patch.in_host_since}"
             elif patch.id in disabled:
                 state, reason = State.OFF, "ASCEND_SPECPATCH_DISABLE"
             elif not patch.default and patch.id not in enabled:

@@ -109,7 +109,7 @@ class Report:
             parts = [
                 f"{patches} on ({len(applied)} applied, {len(waiting)} to be applied as their modules load)"
             ]
-        for state in (State.OFF, State.NOT_FOR_THIS_HOST, State.REFUSED):
+        for state in (State.UNNEEDED, State.OFF, State.NOT_FOR_THIS_HOST, State.REFUSED):
             ids = self.ids(state)
             if ids:
                 parts.append(f"{len(ids)} {str(state).replace('_', ' ')} ({_shortened(ids)})")

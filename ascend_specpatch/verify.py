@@ -78,9 +78,7 @@ def _patches_for(pair: HostPair) -> list[Patch]:
         UsageError: there is none.
     """
     found = [
-        patch
-        for patch in load_registry()
-        if pair in (hosts.SUPPORTED if patch.hosts is None else patch.hosts) and declares(patch)
+        patch for patch in (p.on(pair) for p in load_registry() if p.is_needed_on(pair)) if declares(patch)
     ]
     if not found:
         raise UsageError(
@@ -155,7 +153,7 @@ def _update(patches: Sequence[Patch], pair: HostPair, options: argparse.Namespac
         except NoSource as error:
             raise SourceMismatch(f"{path} stays as it is: {error}") from error
         old = before.pairs.get(str(pair), {})
-        changes[path] = _changes(_by_name(old), _by_name(record))
+        changes[path] = _changes(by_name(old), by_name(record))
         if old != record:
             after.append(VerifiedSource(path, {**before.pairs, str(pair): record}))
     for verified in after:  # once nothing was found to be wrong in any
@@ -168,7 +166,8 @@ def _update(patches: Sequence[Patch], pair: HostPair, options: argparse.Namespac
     return SAME
 
 
-def _by_name(record: Record) -> dict[str, str]:
+def by_name(record: Record) -> dict[str, str]:
+    """The digest of each ``module:qualname`` of a record."""
     return {
         f"{module}:{qualname}": digest
         for module, entry in record.items()

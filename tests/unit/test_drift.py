@@ -21,7 +21,7 @@ import pytest
 
 from ascend_specpatch import archives, drift, fingerprints, hosts, registry
 from ascend_specpatch.hosts import HostPair
-from ascend_specpatch.registry import Patch, Registry
+from ascend_specpatch.registry import Form, Patch, Registry
 
 PAIR = HostPair("1.0", "1.0rc1")
 VLLM = {
@@ -499,3 +499,54 @@ def test_the_file_nearest_to_the_top_is_read_and_a_package_before_a_module(tmp_p
     assert (read("vllm.a"), read("vllm.b")) == (b"right", b"package")
     with pytest.raises(fingerprints.NoSource):
         read("vllm.c")
+
+
+def test_between_supported_pairs_each_patch_says_what_became_of_it(
+    site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = HostPair("1.1", "1.1")
+    leaning = 'LEANS_ON = ("vllm.proposer:helper",)\n'
+    write(site, {f"made_bodies/{name}.py": leaning for name in ("same", "gone", "moved", "new")})
+    patches = (
+        PATCHES[0],
+        Patch("spec_decode.same", "vllm.proposer", "", implementation="made_bodies.same"),
+        Patch(
+            "spec_decode.gone",
+            "vllm.proposer",
+            "",
+            in_host_since="vllm 1.1",
+            implementation="made_bodies.gone",
+        ),
+        Patch(
+            "spec_decode.moved",
+            "vllm.proposer",
+            "",
+            requires=("spec_decode.gone",),
+            forms=(Form((second,), target="vllm.moved"),),
+            implementation="made_bodies.moved",
+        ),
+        Patch("spec_decode.new", "vllm.proposer", "", hosts=(second,), implementation="made_bodies.new"),
+    )
+    monkeypatch.setattr(registry, "load", lambda: Registry(patches))
+    monkeypatch.setattr(hosts, "SUPPORTED", (PAIR, second))
+    assert run("verify", "--update") == 0
+    write(site, changed(VLLM, "return 1", "return 2"))
+    monkeypatch.setattr(hosts, "installed", lambda: second)
+    assert run("verify", "--update") == 0
+    capsys.readouterr()
+    monkeypatch.setattr(hosts, "installed", lambda: HostPair(None, None))
+    between = ("--base-vllm", "1.0", "--base-vllm-ascend", "1.0rc1", "--vllm", "1.1", "--vllm-ascend", "1.1")
+    assert run("drift", *between, "--json") == 1
+    content = json.loads(capsys.readouterr().out)
+    assert (content["base"], content["given"]) == (str(PAIR), str(second))
+    assert [tuple(row.values()) for row in content["patches"]] == [
+        ("worker.limit", "untouched", ""),
+        ("spec_decode.same", "the same form", "1 of 1 objects differ, verified on both"),
+        ("spec_decode.gone", "unneeded", "in the host since vllm 1.1"),
+        ("spec_decode.moved", "another form", "of vllm.moved"),
+        ("spec_decode.new", "new", "not for the older pair"),
+    ]
+    assert run("drift", *between) == 1
+    assert "from  vllm 1.0 + vllm-ascend 1.0rc1, as verified" in capsys.readouterr().out
+    monkeypatch.setattr(registry, "load", lambda: Registry(patches[:3]))
+    assert run("drift", *between) == 0

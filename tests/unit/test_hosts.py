@@ -54,4 +54,26 @@ def test_a_version_that_is_none_is_shown_as_it_is(tmp_path: Path, monkeypatch: p
 def test_pairs_read_as_people_write_them() -> None:
     assert str(HostPair("0.16.0", "0.16.0rc1")) == "vllm 0.16.0 + vllm-ascend 0.16.0rc1"
     assert str(HostPair("0.16.0", None)) == "vllm 0.16.0 + no vllm-ascend"
-    assert hosts.supported_text() == "vllm 0.16.0 + vllm-ascend 0.16.0rc1"
+    assert hosts.supported_text().startswith("vllm 0.16.0 + vllm-ascend 0.16.0rc1")
+
+
+@pytest.mark.parametrize(
+    ("release", "reached"),
+    [
+        ("vllm 0.16.0", True),
+        ("vllm 0.16.1", False),
+        ("vllm-ascend 0.16.0rc1", True),
+        ("vllm-ascend 0.16.0", False),
+        ("vllm-ascend 0.9.0", True),
+    ],
+)
+def test_a_pair_has_reached_a_release_or_not(release: str, reached: bool) -> None:
+    assert hosts.has_reached(HostPair("0.16.0", "0.16.0rc1"), release) is reached
+    assert not hosts.has_reached(HostPair(None, None), release)
+    assert not hosts.has_reached(HostPair("main", "main"), release)
+
+
+@pytest.mark.parametrize("release", ["torch 2.9.1", "vllm", "vllm soon", ""])
+def test_only_releases_of_the_hosts_can_be_reached(release: str) -> None:
+    with pytest.raises(ValueError, match=r"release|version"):
+        hosts.has_reached(HostPair("0.16.0", "0.16.0rc1"), release)

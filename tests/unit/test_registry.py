@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ascend_specpatch import hosts, registry
 from ascend_specpatch.hosts import HostPair
-from ascend_specpatch.registry import Choice, Patch, Registry, RegistryError, State
+from ascend_specpatch.registry import Choice, Form, Patch, Registry, RegistryError, State
 from ascend_specpatch.settings import Settings, SettingsError
 
 PAIR = hosts.SUPPORTED[0]
@@ -208,6 +208,56 @@ def test_switched_off_is_everything_off() -> None:
 def test_other_hosts_get_only_what_is_for_them() -> None:
     assert on(OTHER) == ["spec_decode.newer"]
     assert chosen(OTHER)["worker.lazy"].state is State.NOT_FOR_THIS_HOST
+
+
+def test_a_patch_has_one_form_on_each_pair() -> None:
+    elsewhere = Form((OTHER,), folder="since_0_99", target="vllm.y")
+    moved = Form((OTHER,), target="vllm.z")
+    first = patch("spec_decode.base", forms=(elsewhere,))
+    assert (first.on(PAIR).target, first.on(PAIR).body) == (
+        "vllm.x",
+        "ascend_specpatch.patches.spec_decode.base",
+    )
+    assert (first.on(OTHER).target, first.on(OTHER).body) == (
+        "vllm.y",
+        "ascend_specpatch.patches.since_0_99.spec_decode.base",
+    )
+    assert patch("spec_decode.base", forms=(moved,)).on(OTHER).body == first.body
+    theirs = patch("spec_decode.base", hosts=(PAIR, OTHER), forms=(elsewhere,))
+    (choice,) = Registry([theirs]).choose(Settings(), OTHER).choices
+    assert (choice.state, choice.patch.target) == (State.WAITING, "vllm.y")
+
+
+def test_what_the_host_has_is_not_patched_and_nobody_waits_for_it() -> None:
+    newer = HostPair("0.17.0", "0.17.0rc1")
+    both = (PAIR, newer)
+    registry_of_both = Registry(
+        [
+            patch("spec_decode.base", hosts=both, in_host_since="vllm-ascend 0.17.0rc1"),
+            patch("spec_decode.clone", "spec_decode.base", hosts=both),
+        ]
+    )
+    base, clone = registry_of_both.choose(Settings(), newer).choices
+    assert (base.state, base.reason) == (State.UNNEEDED, "in the host since vllm-ascend 0.17.0rc1")
+    assert (clone.state, clone.patch.requires) == (State.WAITING, ())
+    assert {choice.state for choice in registry_of_both.choose(Settings(), PAIR).choices} == {State.WAITING}
+    off = registry_of_both.choose(Settings(disable=("spec_decode.base",)), newer).choices
+    assert [choice.state for choice in off] == [State.UNNEEDED, State.WAITING]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"forms": [Form((OTHER,))]}, "forms is a tuple of Form"),
+        ({"forms": (Form(("0.99.0",)),)}, "a form names HostPairs and a module"),  # type: ignore[arg-type]
+        ({"forms": (Form((OTHER,), target="vllm y"),)}, "a form names HostPairs and a module"),
+        ({"in_host_since": "0.17.0"}, "'0.17.0' is no release of vllm or vllm-ascend"),
+        ({"in_host_since": "vllm soon"}, "in_host_since: Invalid version"),
+    ],
+)
+def test_forms_and_releases_that_say_nothing_are_errors(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(RegistryError, match=says):
+        patch("spec_decode.base", **wrong)
 
 
 @pytest.mark.parametrize(
