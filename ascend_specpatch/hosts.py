@@ -20,7 +20,7 @@ class HostPair:
         )
 
 
-SUPPORTED: tuple[HostPair, ...] = (HostPair("0.16.0", "0.16.0rc1"),)
+SUPPORTED: tuple[HostPair, ...] = (HostPair("0.16.0", "0.16.0rc1"), HostPair("0.23.0", "0.23.0"))
 """From the oldest to the newest."""
 
 

@@ -8,7 +8,8 @@ what must be on for it to make sense.
 
 from __future__ import annotations
 
-from ascend_specpatch.registry import Patch
+from ascend_specpatch.hosts import HostPair
+from ascend_specpatch.registry import Form, Patch
 
 _ENGINE_CORE = "vllm.v1.engine.core"
 _SCHEDULER = "vllm.v1.core.sched.scheduler"
@@ -24,6 +25,8 @@ _ASCEND_DRAFTING = "vllm_ascend.ops.triton.spec_decode.utils"
 _ASCEND_SAMPLING = "vllm_ascend.ops.triton.reject_sample"
 _ASCEND_NGRAM = "vllm_ascend.spec_decode.ngram_proposer"
 _ASCEND_SAMPLER = "vllm_ascend.sample.rejection_sampler"
+
+_SINCE_0_23 = (HostPair("0.23.0", "0.23.0"),)
 
 
 def _kernel(name: str, target: str, upstream: str) -> Patch:
@@ -44,24 +47,28 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "spec_decode.abstract_proposers",
         target=_VLLM_PROPOSERS,
+        in_host_since="vllm-ascend 0.23.0",
         summary="vLLM's proposers get ABCMeta, so that Ascend's answer isinstance checks",
     ),
     Patch(
         "spec_decode.base_proposer",
         target=_ASCEND_PROPOSERS,
         requires=("spec_decode.abstract_proposers",),
+        forms=(Form(_SINCE_0_23, folder="since_0_23", target="vllm_ascend.spec_decode.llm_base_proposer"),),
         summary="Ascend's SpecDecodeBaseProposer, under vLLM's",
     ),
     Patch(
         "spec_decode.eagle_proposer",
         target=_ASCEND_PROPOSERS,
         requires=("spec_decode.base_proposer",),
+        in_host_since="vllm-ascend 0.23.0",
         summary="EagleProposer on Ascend's base: eagle, eagle3, mtp",
     ),
     Patch(
         "spec_decode.draft_model_proposer",
         target=_ASCEND_PROPOSERS,
         requires=("spec_decode.base_proposer",),
+        in_host_since="vllm-ascend 0.23.0",
         summary="DraftModelProposer on Ascend's base: draft_model",
     ),
     Patch(
@@ -134,12 +141,14 @@ PATCHES: tuple[Patch, ...] = (
         "model_runner.drafter_selection",
         target=_MODEL_RUNNER,
         requires=("spec_decode.base_proposer",),
+        in_host_since="vllm-ascend 0.23.0",
         summary="NPUModelRunner builds the patched proposers and drafts on padded batches with them",
     ),
     Patch(
         "model_runner.propose_draft_token_ids",
         target=_MODEL_RUNNER,
         requires=("spec_decode.base_proposer",),
+        in_host_since="vllm-ascend 0.23.0",
         summary="NPUModelRunner passes num_rejected_tokens_gpu to the drafter",
     ),
     Patch(

@@ -67,7 +67,7 @@ class GraphBuffers:
         positions = proposer._get_positions(proposer.max_num_tokens)
         # The host captures sizes for more requests than may run; their dummy runs fill them.
         most = max(proposer.runner.max_num_reqs, proposer.max_num_tokens // (steps + 2))
-        self.rows = positions.new_zeros((steps, most))
+        self.rows = positions.new_zeros((steps, most), dtype=torch.int64)
         self.positions = positions.new_zeros((steps, *positions.shape))
         self.slots: list[torch.Tensor] = proposer.slot_mapping_group[1:]
 

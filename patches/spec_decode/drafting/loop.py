@@ -59,7 +59,7 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
 
         if self.method == "eagle3":
             target_hidden_states = self.model.combine_hidden_states(target_hidden_states)
-        num_tokens, to_sample, metadata = self.set_inputs_first_pass(
+        num_tokens, to_sample, metadata = self._inputs_of_first_pass(
             target_token_ids,
             next_token_ids,
             target_positions,
@@ -99,6 +99,11 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
                 self._update_full_graph_params(get_forward_context(), run.num_input_tokens, passes)
         return drafts[:batch]
 
+    def _inputs_of_first_pass(self, *arguments: Any) -> tuple[int, torch.Tensor, Any]:
+        """:meth:`set_inputs_first_pass`, with lengths on the host in ``seq_lens_cpu`` and nowhere else."""
+        inputs: tuple[int, torch.Tensor, Any] = self.set_inputs_first_pass(*arguments)
+        return inputs
+
     def _first_pass_embeds(
         self, num_tokens: int, num_input_tokens: int, mm_embed_inputs: Any
     ) -> torch.Tensor | None:
@@ -130,7 +135,7 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
             if run.full:
                 common = fill_up(common, run.num_input_tokens, self.num_speculative_tokens + 1)
             built = builder.build_for_drafting(common_attn_metadata=common, draft_index=step)
-            _keep_own_rotary(built)
+            self._keep_own_rotary(built, step)
             passes.append(dict.fromkeys(layers, built))
         return passes
 
@@ -147,7 +152,19 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
             aclgraph_runtime_mode=run.mode,
             is_draft_model=True,
             draft_attn_metadatas=passes,
+            **self._context_of_host(),
         )
+
+    def _context_of_host(self) -> dict[str, Any]:
+        """What else a host puts into the forward context of a draft."""
+        return {}
+
+    def _keep_own_rotary(self, built: Any, step: int) -> None:
+        """MLA's builder hands every pass a view of one cos/sin buffer, which the next build overwrites: take
+        a copy."""
+        decode = getattr(built, "decode", None)
+        if decode is not None and getattr(decode, "cos", None) is not None:
+            decode.cos, decode.sin = decode.cos.clone(), decode.sin.clone()
 
     def _run_merged_draft(
         self,
@@ -208,7 +225,8 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         for step in range(self.num_speculative_tokens - 1):
             rows = later.rows[step]
             self.input_ids[rows] = token_ids.int()
-            self._set_positions(later.num_rows, later.positions[step])
+            # Not by _set_positions, which takes those of a target with M-RoPE for three axes.
+            self._get_positions(later.num_rows).copy_(later.positions[step])
             embeds = None
             if self.pass_hidden_states_to_model:
                 self.hidden_states[rows] = hidden
@@ -255,17 +273,10 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         """The host's dummy run. A profile run makes room for the slot that each request gains in the first
         pass."""
         if kwargs.get("is_profile") and self.needs_extra_input_slots:
-            num_tokens += self.net_num_new_slots_per_request * self.runner.max_num_reqs
+            more = self.net_num_new_slots_per_request * self.runner.max_num_reqs
+            num_tokens = min(num_tokens + more, self.max_num_tokens)
         # The buffers may hold rows of an earlier, longer batch.
         self.last_token_indices.zero_()
         if self.graph_buffers is not None:
             self.graph_buffers.rows.zero_()
         super().dummy_run(num_tokens, *args, **kwargs)
-
-
-def _keep_own_rotary(built: Any) -> None:
-    """MLA's builder hands every pass a view of one cos/sin buffer, which the next build overwrites: take a
-    copy."""
-    decode = getattr(built, "decode", None)
-    if decode is not None and getattr(decode, "cos", None) is not None:
-        decode.cos, decode.sin = decode.cos.clone(), decode.sin.clone()

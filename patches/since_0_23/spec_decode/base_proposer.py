@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""spec_decode.base_proposer, for vllm-ascend 0.23.0
+
+What: ``AscendSpecDecodeBaseProposer``, on which every proposer of this host that runs a model stands, drafts
+    with the draft loop of this package.
+Why: rejected tokens of a padded batch are in the attention of the later passes, and with MLA every pass but
+    the last rotates by the angles of another one.
+How: a subclass of the host's class takes its name before the host's proposers are made::
+
+        vLLM SpecDecodeBaseProposer
+        └─ the host's AscendSpecDecodeBaseProposer
+           └─ AscendSpecDecodeBaseProposer   ProposerBase: the draft loop, and below how this host calls it
+              └─ the host's AscendEagleProposer, AscendDraftModelProposer, ...
+
+    What the loop does not know (see ``_host_drafts``) the host's functions draft, unchanged.
+Until: vllm-ascend drafts as exactly.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ascend_specpatch.patches.spec_decode.drafting.graph import GraphBuffers
+from ascend_specpatch.patches.spec_decode.drafting.loop import DraftLoop
+
+if TYPE_CHECKING:
+    from ascend_specpatch.edits import Edit
+
+LEANS_ON: tuple[str, ...] = ()
+
+_METHODS = ("eagle", "eagle3", "mtp", "draft_model")
+
+
+class ProposerBase(DraftLoop):
+    """The draft loop, called as this host calls it."""
+
+    draft_attn_groups: list[Any]
+    token_indices_to_sample: torch.Tensor
+    use_cuda_graph: bool
+
+    def __init__(self, vllm_config: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(vllm_config, *arguments, **options)
+        self.last_token_indices = self.token_indices_to_sample
+        drafts_here = not self._host_drafts
+        self.graph_buffers = GraphBuffers(self) if drafts_here and self.use_cuda_graph else None
+        self._rotary = None
+        if drafts_here and vllm_config.model_config.is_deepseek_mla:
+            size = vllm_config.model_config.hf_text_config.qk_rope_head_dim
+            shape = (self.num_speculative_tokens, self.max_num_tokens, 1, 1, size)
+            self._rotary = {name: self.hidden_states.new_zeros(shape) for name in ("cos", "sin")}
+
+    @property
+    def _host_drafts(self) -> bool:
+        """Context parallelism, attention that chooses its keys, methods with a loop of their own, a
+        vocabulary that stays split over ranks, and the order of graph updates that ENPU wants."""
+        from vllm_ascend.ascend_config import get_ascend_config
+
+        return (
+            super()._host_drafts
+            or self.method not in _METHODS
+            or self.use_sparse
+            or self.use_compress
+            or self.enable_enpu
+            or get_ascend_config().enable_reduce_sample
+        )
+
+    def _propose(
+        self,
+        target_token_ids: torch.Tensor,
+        target_positions: torch.Tensor,
+        target_hidden_states: torch.Tensor,
+        next_token_ids: torch.Tensor,
+        token_indices_to_sample: torch.Tensor | None,
+        common_attn_metadata: Any,
+        target_model_batch_desc: Any,
+        *host_arguments: Any,
+        **host_options: Any,
+    ) -> torch.Tensor:
+        """Args: those of the host. Returns: int64 [batch_size, num_speculative_tokens]."""
+        inputs = target_token_ids, target_positions, target_hidden_states, next_token_ids
+        where = token_indices_to_sample, common_attn_metadata
+        if self._host_drafts:
+            drafts: torch.Tensor = super(DraftLoop, self)._propose(
+                *inputs, *where, target_model_batch_desc, *host_arguments, **host_options
+            )
+            return drafts
+        return super()._propose(*inputs, *where, *host_arguments, **host_options)
+
+    def _inputs_of_first_pass(self, *arguments: Any) -> tuple[int, torch.Tensor, Any]:
+        num_tokens, to_sample, metadata, _ = self.set_inputs_first_pass(*arguments)
+        # Of two fields for the lengths on the host, attention takes the private one where it is set, and
+        # without asynchronous scheduling both are.
+        lengths = metadata.seq_lens_cpu if metadata._seq_lens_cpu is None else metadata._seq_lens_cpu
+        metadata = metadata.replace(seq_lens_cpu=lengths, _seq_lens_cpu=None)
+        return num_tokens, to_sample, metadata
+
+    def _run_merged_draft(  # type: ignore[override]
+        self,
+        *,
+        multi_steps_attn_metadata: list[dict[str, Any]],
+        token_indices_to_sample: torch.Tensor | None = None,
+        **arguments: Any,
+    ) -> torch.Tensor:
+        """Args: those of the loop, or those of the host, whose dummy runs name the rows differently."""
+        arguments["multi_steps_attn_metadata"] = multi_steps_attn_metadata
+        if self._host_drafts:
+            drafts: torch.Tensor = super(DraftLoop, self)._run_merged_draft(
+                token_indices_to_sample=token_indices_to_sample, **arguments
+            )
+            return drafts
+        if token_indices_to_sample is not None:
+            arguments["last_token_indices"] = token_indices_to_sample
+            for step, built in enumerate(multi_steps_attn_metadata):
+                self._keep_own_rotary(built[self.attn_layer_names[0]], step)
+        return super()._run_merged_draft(**arguments)
+
+    def _get_attention_metadata_builder(self) -> Any:
+        return self.draft_attn_groups[0].get_metadata_builder()
+
+    def _context_of_host(self) -> dict[str, Any]:
+        runner = self.runner
+        return {"eplb_heat_collection_status": runner.dynamic_eplb and runner.eplb_heat_collection_status}
+
+    def _keep_own_rotary(self, built: Any, step: int) -> None:
+        """As the loop's, at addresses that a captured graph can read: this host drafts with MLA in graphs."""
+        if self._rotary is None or built.decode is None:
+            return
+        for name, buffers in self._rotary.items():
+            shared = getattr(built.decode, name)
+            own = buffers[step][: shared.shape[0]]
+            own.copy_(shared)
+            setattr(built.decode, name, own)
+
+
+def apply(edit: Edit) -> None:
+    host = edit.module
+    base = host.AscendSpecDecodeBaseProposer
+    patched = type(base)(
+        base.__name__,
+        (ProposerBase, base),
+        {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__},
+    )
+    edit.set(host, base.__name__, patched)
