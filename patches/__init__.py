@@ -47,7 +47,7 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "spec_decode.abstract_proposers",
         target=_VLLM_PROPOSERS,
-        in_host_since="vllm-ascend 0.23.0",
+        in_host_since="vllm-ascend 0.19.1rc1",
         summary="vLLM's proposers get ABCMeta, so that Ascend's answer isinstance checks",
     ),
     Patch(
@@ -61,14 +61,14 @@ PATCHES: tuple[Patch, ...] = (
         "spec_decode.eagle_proposer",
         target=_ASCEND_PROPOSERS,
         requires=("spec_decode.base_proposer",),
-        in_host_since="vllm-ascend 0.23.0",
+        in_host_since="vllm-ascend 0.19.1rc1",
         summary="EagleProposer on Ascend's base: eagle, eagle3, mtp",
     ),
     Patch(
         "spec_decode.draft_model_proposer",
         target=_ASCEND_PROPOSERS,
         requires=("spec_decode.base_proposer",),
-        in_host_since="vllm-ascend 0.23.0",
+        in_host_since="vllm-ascend 0.19.1rc1",
         summary="DraftModelProposer on Ascend's base: draft_model",
     ),
     Patch(
@@ -141,14 +141,14 @@ PATCHES: tuple[Patch, ...] = (
         "model_runner.drafter_selection",
         target=_MODEL_RUNNER,
         requires=("spec_decode.base_proposer",),
-        in_host_since="vllm-ascend 0.23.0",
+        in_host_since="vllm-ascend 0.19.1rc1",
         summary="NPUModelRunner builds the patched proposers and drafts on padded batches with them",
     ),
     Patch(
         "model_runner.propose_draft_token_ids",
         target=_MODEL_RUNNER,
         requires=("spec_decode.base_proposer",),
-        in_host_since="vllm-ascend 0.23.0",
+        in_host_since="vllm-ascend 0.19.1rc1",
         summary="NPUModelRunner passes num_rejected_tokens_gpu to the drafter",
     ),
     Patch(

@@ -28,7 +28,56 @@ from ascend_specpatch.patches.spec_decode.drafting.loop import DraftLoop
 if TYPE_CHECKING:
     from ascend_specpatch.edits import Edit
 
-LEANS_ON: tuple[str, ...] = ()
+LEANS_ON: tuple[str, ...] = (
+    # The class it stands on, those that stand on it, and what they are given.
+    "vllm.config.speculative:SpeculativeConfig.use_step3p5_mtp",
+    "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.__init__",
+    "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer._get_positions",
+    "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.initialize_attn_backend",
+    "vllm_ascend.spec_decode.dflash_proposer:AscendDflashProposer",
+    "vllm_ascend.spec_decode.draft_proposer:AscendDraftModelProposer",
+    "vllm_ascend.spec_decode.eagle_proposer:AscendEagleProposer",
+    "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer",
+    "vllm_ascend.spec_decode.step3p5:AscendStep3p5MTPProposer",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner.__init__",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner._correct_optimistic_seq_lens_cpu",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner._set_up_drafter",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner._use_aclgraph",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner.propose_draft_token_ids",
+    # Attention metadata: its fields, its builders, and how attention reads rows, keys and slots.
+    "vllm.v1.attention.backend:AttentionMetadataBuilder.build_for_drafting",
+    "vllm.v1.attention.backend:CommonAttentionMetadata",
+    "vllm.v1.spec_decode.utils:PADDING_SLOT_ID",
+    "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl._get_fia_params",
+    "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.forward_fused_infer_attention",
+    "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.full_graph_fia",
+    "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.reshape_and_cache",
+    "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.update_graph_params",
+    "vllm_ascend.attention.attention_v1:AscendAttentionMetadataBuilder",
+    "vllm_ascend.attention.attention_v1:AscendAttentionState",
+    "vllm_ascend.attention.mla_v1:AscendMLADecodeMetadata",
+    "vllm_ascend.attention.mla_v1:AscendMLAImpl._forward_decode",
+    "vllm_ascend.attention.mla_v1:AscendMLAImpl._forward_prefill",
+    "vllm_ascend.attention.mla_v1:AscendMLAImpl.update_graph_params",
+    "vllm_ascend.attention.mla_v1:AscendMLAMetadataBuilder",
+    "vllm_ascend.attention.utils:AscendCommonAttentionMetadata",
+    "vllm_ascend.attention.utils:split_decodes_and_prefills",
+    "vllm_ascend.ops.rotary_embedding:get_cos_and_sin_mla",
+    # Running the passes, captured or not.
+    "vllm.config.compilation:CUDAGraphMode",
+    "vllm.forward_context:ForwardContext",
+    "vllm.forward_context:get_forward_context",
+    "vllm.v1.cudagraph_dispatcher:CudagraphDispatcher._compute_bs_to_padded_graph_size",
+    "vllm.v1.cudagraph_dispatcher:CudagraphDispatcher.dispatch",
+    "vllm_ascend.ascend_config:get_ascend_config",
+    "vllm_ascend.ascend_forward_context:_ExtraForwardContextProxy",
+    "vllm_ascend.ascend_forward_context:set_ascend_forward_context",
+    "vllm_ascend.compilation.acl_graph:ACLGraphWrapper",
+    "vllm_ascend.compilation.acl_graph:update_full_graph_params",
+    "vllm_ascend.utils:lmhead_tp_enable",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner._dummy_run",
+    "vllm_ascend.worker.model_runner_v1:NPUModelRunner._sync_metadata_across_dp",
+)
 
 _METHODS = ("eagle", "eagle3", "mtp", "draft_model")
 
@@ -45,11 +94,10 @@ class ProposerBase(DraftLoop):
         self.last_token_indices = self.token_indices_to_sample
         drafts_here = not self._host_drafts
         self.graph_buffers = GraphBuffers(self) if drafts_here and self.use_cuda_graph else None
-        self._rotary = None
         if drafts_here and vllm_config.model_config.is_deepseek_mla:
             size = vllm_config.model_config.hf_text_config.qk_rope_head_dim
             shape = (self.num_speculative_tokens, self.max_num_tokens, 1, 1, size)
-            self._rotary = {name: self.hidden_states.new_zeros(shape) for name in ("cos", "sin")}
+            self._cos, self._sin = (self.hidden_states.new_zeros(shape) for _ in range(2))
 
     @property
     def _host_drafts(self) -> bool:
@@ -60,13 +108,14 @@ class ProposerBase(DraftLoop):
         return (
             super()._host_drafts
             or self.method not in _METHODS
+            or self.speculative_config.use_step3p5_mtp()
             or self.use_sparse
             or self.use_compress
             or self.enable_enpu
             or get_ascend_config().enable_reduce_sample
         )
 
-    def _propose(
+    def _propose(  # type: ignore[override]
         self,
         target_token_ids: torch.Tensor,
         target_positions: torch.Tensor,
@@ -113,7 +162,7 @@ class ProposerBase(DraftLoop):
         if token_indices_to_sample is not None:
             arguments["last_token_indices"] = token_indices_to_sample
             for step, built in enumerate(multi_steps_attn_metadata):
-                self._keep_own_rotary(built[self.attn_layer_names[0]], step)
+                self._read_own_rotary(built[self.attn_layer_names[0]], step)
         return super()._run_merged_draft(**arguments)
 
     def _get_attention_metadata_builder(self) -> Any:
@@ -123,15 +172,20 @@ class ProposerBase(DraftLoop):
         runner = self.runner
         return {"eplb_heat_collection_status": runner.dynamic_eplb and runner.eplb_heat_collection_status}
 
-    def _keep_own_rotary(self, built: Any, step: int) -> None:
-        """As the loop's, at addresses that a captured graph can read: this host drafts with MLA in graphs."""
-        if self._rotary is None or built.decode is None:
-            return
-        for name, buffers in self._rotary.items():
-            shared = getattr(built.decode, name)
-            own = buffers[step][: shared.shape[0]]
-            own.copy_(shared)
-            setattr(built.decode, name, own)
+    def _detach(self, built: Any, step: int) -> None:
+        """Copy MLA's angles to where a captured graph reads them: this host drafts with MLA in graphs."""
+        decode = getattr(built, "decode", None)
+        if decode is not None:
+            shared = decode.cos, decode.sin
+            self._read_own_rotary(built, step)
+            decode.cos.copy_(shared[0])
+            decode.sin.copy_(shared[1])
+
+    def _read_own_rotary(self, built: Any, step: int) -> None:
+        decode = getattr(built, "decode", None)
+        if decode is not None:
+            rows = decode.cos.shape[0]
+            decode.cos, decode.sin = self._cos[step, :rows], self._sin[step, :rows]
 
 
 def apply(edit: Edit) -> None:

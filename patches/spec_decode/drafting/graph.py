@@ -109,9 +109,14 @@ def fill_up(metadata: Any, num_rows: int, rows_per_request: int) -> Any:
     starts = metadata.query_start_loc_cpu
     more = torch.tensor(extra, dtype=torch.int32).cumsum(0, dtype=torch.int32) + starts[-1]
     no_keys = torch.zeros(len(extra), dtype=metadata.seq_lens_cpu.dtype)
+    num_reqs = metadata.num_reqs + len(extra)
+    blocks = metadata.block_table_tensor
+    if blocks.shape[0] < num_reqs:  # attention wants a row for each request, be there keys or not
+        blocks = torch.nn.functional.pad(blocks, (0, 0, 0, num_reqs - blocks.shape[0]))
     return metadata.replace(
         query_start_loc_cpu=torch.cat((starts, more)),
         seq_lens_cpu=torch.cat((metadata.seq_lens_cpu, no_keys)),
-        num_reqs=metadata.num_reqs + len(extra),
+        num_reqs=num_reqs,
         num_actual_tokens=num_rows,
+        block_table_tensor=blocks,
     )

@@ -135,7 +135,7 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
             if run.full:
                 common = fill_up(common, run.num_input_tokens, self.num_speculative_tokens + 1)
             built = builder.build_for_drafting(common_attn_metadata=common, draft_index=step)
-            self._keep_own_rotary(built, step)
+            self._detach(built, step)
             passes.append(dict.fromkeys(layers, built))
         return passes
 
@@ -159,12 +159,9 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         """What else a host puts into the forward context of a draft."""
         return {}
 
-    def _keep_own_rotary(self, built: Any, step: int) -> None:
-        """MLA's builder hands every pass a view of one cos/sin buffer, which the next build overwrites: take
-        a copy."""
-        decode = getattr(built, "decode", None)
-        if decode is not None and getattr(decode, "cos", None) is not None:
-            decode.cos, decode.sin = decode.cos.clone(), decode.sin.clone()
+    def _detach(self, built: Any, step: int) -> None:
+        """Take what a pass reads out of what the host shares between passes."""
+        _keep_own_rotary(built)
 
     def _run_merged_draft(
         self,
@@ -280,3 +277,11 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         if self.graph_buffers is not None:
             self.graph_buffers.rows.zero_()
         super().dummy_run(num_tokens, *args, **kwargs)
+
+
+def _keep_own_rotary(built: Any) -> None:
+    """MLA's builder hands every pass a view of one cos/sin buffer, which the next build overwrites: take a
+    copy."""
+    decode = getattr(built, "decode", None)
+    if decode is not None and getattr(decode, "cos", None) is not None:
+        decode.cos, decode.sin = decode.cos.clone(), decode.sin.clone()
