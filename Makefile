@@ -39,7 +39,8 @@ export VLLM_DO_NOT_TRACK := 1
 unexport PYTHONHOME PYTHONPATH
 
 .PHONY: help env models test lint format test-quick test-unit test-order test-kernels test-upstream ascend-compile \
-	ascend-baseline test-e2e fuzz soak sampling acceptance demo wheel benchmark benchmark-activation docs clean distclean
+	ascend-baseline test-e2e test-hosts fuzz soak sampling acceptance demo wheel benchmark benchmark-activation docs \
+	clean distclean
 
 help: ## this list
 	@echo "make TARGET [HOST=$(HOST)]       hosts: $(KNOWN_HOSTS)"
@@ -187,7 +188,18 @@ ascend-baseline: $(ASCEND_VENV)/made ## write the counts and docs/ascend_compile
 
 test-e2e: env ## real vLLM and vllm-ascend on the emulated NPU
 	@echo "==> end to end, on vLLM $(HOST)"
-	$(PYTEST) $(E2E) -v --durations 10
+	$(PYTEST) $(E2E) $(if $(findstring $(E2E_HOSTS),$(E2E)),,--ignore=$(E2E_HOSTS)) -v --durations 10
+
+# What holds for every pair; on the first one the other end-to-end tests show it.
+E2E_HOSTS := tests/e2e/test_hosts.py
+OTHER_HOSTS := $(filter-out 0.16.0,$(KNOWN_HOSTS))
+ASKED_HOSTS := $(if $(ALL),$(OTHER_HOSTS),$(if $(filter file,$(origin HOST)),0.18.0,$(HOST)))
+test-hosts: ## what holds on every host pair, on 0.18.0 (HOST=0.17.0: on that one, ALL=1: on all but the first)
+	@failed=
+	for host in $(ASKED_HOSTS); do
+	  $(MAKE) --no-print-directory test-e2e HOST=$$host E2E=$(E2E_HOSTS) || failed="$$failed $$host"
+	done
+	[ -z "$$failed" ] || { echo "make test-hosts: failed on$$failed" >&2; exit 1; }
 
 fuzz: env ## 20,000 generated classes and 2,000 import orders of the real hosts (SEED=N repeats a run)
 	@$(PYTHON) benchmarks/fuzz.py $(if $(SEED),--seed $(SEED))

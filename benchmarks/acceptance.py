@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parents[1]
 sys.path.append(str(_ROOT))
 
 from tests import tiny_models  # noqa: E402
-from tests.e2e import matrix  # noqa: E402
+from tests.e2e import host, matrix  # noqa: E402
 from tests.e2e.cases import Case  # noqa: E402
 from tests.e2e.checks import Check, host_alone  # noqa: E402
 from tests.e2e.harness import Harness  # noqa: E402
@@ -89,7 +89,7 @@ def _rows() -> list[tuple[Row, Case]]:
     ours, hosts = [], []
     for method, mode, k, case in matrix.cases():
         ours.append((Row(method, mode, k, "ours", "float32"), case))
-        if matrix.hosts_can(method):
+        if host.drafts_alone(method):
             hosts.append((Row(method, mode, k, "hosts", "float32"), host_alone(case)))
     low = [
         (replace(row, dtype=_LOW), replace(case, engine={**case.engine, "dtype": _LOW}))

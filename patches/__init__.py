@@ -11,12 +11,18 @@ from __future__ import annotations
 from ascend_specpatch.hosts import HostPair
 from ascend_specpatch.registry import Form, Patch
 
+_0_16 = (HostPair("0.16.0", "0.16.0rc1"),)
+_0_17_TO_0_18 = (HostPair("0.17.0", "0.17.0rc1"), HostPair("0.18.0", "0.18.0"))
+_0_23 = (HostPair("0.23.0", "0.23.0"),)
+
 _ENGINE_CORE = "vllm.v1.engine.core"
 _SCHEDULER = "vllm.v1.core.sched.scheduler"
 _WORKER = "vllm_ascend.worker.worker"
 _ASYNC_SCHEDULER = "vllm.v1.core.sched.async_scheduler"
 _VLLM_PROPOSERS = "vllm.v1.spec_decode.eagle"
 _ASCEND_PROPOSERS = "vllm_ascend.spec_decode.eagle_proposer"
+_ASCEND_BASE_PROPOSER = "vllm_ascend.spec_decode.llm_base_proposer"
+_ASCEND_DRAFT_MODEL = "vllm_ascend.spec_decode.draft_proposer"
 _MODEL_RUNNER = "vllm_ascend.worker.model_runner_v1"
 _INPUT_BATCH = "vllm.v1.worker.gpu_input_batch"
 _VLLM_DRAFTING = "vllm.v1.spec_decode.utils"
@@ -26,11 +32,11 @@ _ASCEND_SAMPLING = "vllm_ascend.ops.triton.reject_sample"
 _ASCEND_NGRAM = "vllm_ascend.spec_decode.ngram_proposer"
 _ASCEND_SAMPLER = "vllm_ascend.sample.rejection_sampler"
 
-_SINCE_0_23 = (HostPair("0.23.0", "0.23.0"),)
-
 
 def _kernel(name: str, target: str, upstream: str) -> Patch:
-    return Patch(f"spec_decode.kernels.{name}", target=target, summary=f"a kernel in place of {upstream}")
+    return Patch(
+        f"spec_decode.kernels.{name}", target=target, hosts=_0_16, summary=f"a kernel in place of {upstream}"
+    )
 
 
 PATCHES: tuple[Patch, ...] = (
@@ -42,6 +48,7 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "worker.equal_ranks",
         target=_ENGINE_CORE,
+        hosts=_0_16,
         summary="an engine does not start where its ranks are patched differently",
     ),
     Patch(
@@ -53,43 +60,51 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "spec_decode.base_proposer",
         target=_ASCEND_PROPOSERS,
+        forms=(
+            Form(_0_17_TO_0_18, folder="since_0_17"),
+            Form(_0_23, folder="since_0_23", target=_ASCEND_BASE_PROPOSER),
+        ),
         requires=("spec_decode.abstract_proposers",),
-        forms=(Form(_SINCE_0_23, folder="since_0_23", target="vllm_ascend.spec_decode.llm_base_proposer"),),
         summary="Ascend's SpecDecodeBaseProposer, under vLLM's",
     ),
     Patch(
         "spec_decode.eagle_proposer",
         target=_ASCEND_PROPOSERS,
-        requires=("spec_decode.base_proposer",),
         in_host_since="vllm-ascend 0.19.1rc1",
+        requires=("spec_decode.base_proposer",),
         summary="EagleProposer on Ascend's base: eagle, eagle3, mtp",
     ),
     Patch(
         "spec_decode.draft_model_proposer",
         target=_ASCEND_PROPOSERS,
-        requires=("spec_decode.base_proposer",),
         in_host_since="vllm-ascend 0.19.1rc1",
+        forms=(Form(_0_17_TO_0_18, folder="since_0_17", target=_ASCEND_DRAFT_MODEL),),
+        requires=("spec_decode.base_proposer",),
         summary="DraftModelProposer on Ascend's base: draft_model",
     ),
     Patch(
         "spec_decode.rejected_token_count",
         target=_ASCEND_PROPOSERS,
+        in_host_since="vllm-ascend 0.17.0rc1",
         summary="prepare_inputs_padded counts rejected tokens on the device",
     ),
     Patch(
         "spec_decode.next_token_ids",
         target=_ASCEND_PROPOSERS,
+        hosts=_0_16,
         requires=("spec_decode.base_proposer", "spec_decode.rejected_token_count"),
         summary="next tokens and inputs of drafting in one launch",
     ),
     Patch(
         "spec_decode.first_draft_slots",
         target=_SCHEDULER,
+        hosts=_0_16,
         summary="the first drafts of a request have KV slots of their own",
     ),
     Patch(
         "spec_decode.sampling_constraints",
         target=_ASCEND_SAMPLER,
+        hosts=_0_16,
         summary="temperature, top-k and top-p of each draft token in one launch",
     ),
     _kernel("prepare_inputs", _VLLM_DRAFTING, "eagle_prepare_inputs_padded_kernel"),
@@ -108,6 +123,7 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "spec_decode.kernels.ascend_block_verify",
         target=_ASCEND_SAMPLING,
+        hosts=_0_16,
         summary="rejection_random_sample_block_verify_kernel keeps the target's distribution: token by token",
     ),
     _kernel("ascend_expand", _ASCEND_SAMPLING, "expand_kernel"),
@@ -115,65 +131,81 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "spec_decode.ngram_at_max_length",
         target=_ASCEND_NGRAM,
+        hosts=_0_16,
         summary="ngram drafts for requests that are almost as long as the model",
     ),
     Patch(
         "spec_decode.sampled_verification",
         target=_ASCEND_SAMPLER,
+        hosts=_0_16,
         summary="without Triton, drafts of requests that sample are verified one by one",
     ),
     Patch(
         "spec_decode.seeded_recovery",
         target=_ASCEND_SAMPLER,
+        hosts=_0_16,
         summary="a seed gives one text, whoever else in the batch has drafts",
     ),
     Patch(
         "spec_decode.skipped_requests",
         target=_ASYNC_SCHEDULER,
+        hosts=_0_16,
         summary="a request that a step left out comes back without drafts",
     ),
     Patch(
         "spec_decode.allowed_tokens",
         target=_VLLM_SAMPLING,
+        hosts=_0_16,
         summary="allowed_token_ids work while drafts are verified",
     ),
     Patch(
         "model_runner.drafter_selection",
         target=_MODEL_RUNNER,
+        in_host_since="vllm-ascend 0.17.0rc1",
         requires=("spec_decode.base_proposer",),
-        in_host_since="vllm-ascend 0.19.1rc1",
         summary="NPUModelRunner builds the patched proposers and drafts on padded batches with them",
     ),
     Patch(
         "model_runner.propose_draft_token_ids",
         target=_MODEL_RUNNER,
+        in_host_since="vllm-ascend 0.17.0rc1",
         requires=("spec_decode.base_proposer",),
-        in_host_since="vllm-ascend 0.19.1rc1",
         summary="NPUModelRunner passes num_rejected_tokens_gpu to the drafter",
     ),
     Patch(
         "model_runner.accepted_logprobs",
         target=_MODEL_RUNNER,
+        hosts=_0_16,
         summary="logprobs of accepted tokens, without asynchronous scheduling",
     ),
     Patch(
         "model_runner.async_output_tokens",
         target=_MODEL_RUNNER,
+        hosts=_0_16,
         summary="penalties see the tokens of earlier steps under asynchronous scheduling",
     ),
     Patch(
         "model_runner.grammar_bitmask",
         target=_MODEL_RUNNER,
+        hosts=_0_16,
         summary="structured output in a batch with other requests",
     ),
     Patch(
         "model_runner.allowed_tokens_rows",
         target=_INPUT_BATCH,
+        hosts=_0_16,
         summary="allowed_token_ids stay with their request when rows of the batch move",
     ),
     Patch(
         "model_runner.short_mla_prompts",
         target=_MODEL_RUNNER,
+        hosts=_0_16,
         summary="with MLA, prompts no longer than a step of drafts are attended to rightly",
+    ),
+    Patch(
+        "model_runner.lora_in_graphs",
+        target=_MODEL_RUNNER,
+        hosts=_0_16,
+        summary="in captured graphs, every request of a batch has its own LoRA adapter",
     ),
 )

@@ -33,6 +33,8 @@ from .drafting.graph import GraphBuffers
 from .drafting.loop import DraftLoop
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
     from ascend_specpatch.edits import Edit
@@ -114,7 +116,7 @@ class ProposerBase(DraftLoop, FirstPass):
         self.pass_hidden_states_to_model = pass_hidden_states_to_model
         if not pass_hidden_states_to_model:
             _refuse_what_draft_models_cannot_do(vllm_config, runner)
-        super().__init__(vllm_config, device, runner)
+        self._host_constructor(vllm_config, device, runner)
         target_max_model_len = self.max_model_len
         self.max_model_len = min(target_max_model_len, self.draft_model_config.max_model_len)
         if self.max_model_len < target_max_model_len:
@@ -145,18 +147,34 @@ class ProposerBase(DraftLoop, FirstPass):
         Raises:
             ValueError: parallel drafting with a head that was not made for it.
         """
-        if self._host_drafts or self.use_sparse:
-            super().load_model(model)  # captures passes its own way; knows the indexers of sparse attention
-            if not self._host_drafts:
-                self._maybe_share_lm_head(model)
+        if self._loads_as_host:
+            self._host_load_model(model)
             return
         with self.maybe_eager_context:
             self._vllm_base.load_model(self, model)
-        self.attn_layer_names = layers = sorted(self.attn_layer_names)
+        self.attn_layer_names = layers = sorted(self._drafting_layers())
         self.kernel_block_size = self._attention_backend(layers[0]).get_supported_kernel_block_sizes()[0]
         self.piece_all_attn_layer_name = [list(layers) for _ in range(self.num_speculative_tokens)]
         if self.use_cuda_graph and self._full_graphs:
             self._capture_all_passes_at_once()
+
+    def _host_constructor(self, vllm_config: Any, device: torch.device, runner: Any) -> None:
+        super().__init__(vllm_config, device, runner)
+
+    @property
+    def _loads_as_host(self) -> bool:
+        """The host captures the passes of context parallelism its own way, and knows the indexers of sparse
+        attention."""
+        return self._host_drafts or bool(self.use_sparse)
+
+    def _host_load_model(self, model: Any) -> None:
+        super().load_model(model)
+        if not self._host_drafts:
+            self._maybe_share_lm_head(model)
+
+    def _drafting_layers(self) -> Iterable[str]:
+        """Names of the drafting model's attention layers, once it is loaded."""
+        return self.attn_layer_names
 
     def _get_model(self) -> Any:
         head = super()._get_model()
@@ -194,8 +212,12 @@ class ProposerBase(DraftLoop, FirstPass):
 
         self.update_stream = torch.npu.Stream()
         self._runnable = ACLGraphWrapper(
-            self._run_merged_draft, self.vllm_config, runtime_mode=CUDAGraphMode.FULL
+            self._run_merged_draft, self.vllm_config, runtime_mode=CUDAGraphMode.FULL, **self._graph_options()
         )
+
+    def _graph_options(self) -> dict[str, Any]:
+        """What else the host tells ACLGraphWrapper."""
+        return {}
 
     def _attention_backend(self, layer_name: str) -> Any:
         return self.compilation_config.static_forward_context[layer_name].get_attn_backend()
@@ -248,7 +270,7 @@ def _attention_cache(model_config: Any) -> tuple[Any, ...]:
     return tuple(getattr(model_config.hf_text_config, name, None) for name in names)
 
 
-def _vllm_constructor(vllm_base: Any) -> type:
+def vllm_constructor(vllm_base: Any) -> type:
     class _VllmConstructor(vllm_base):  # type: ignore[misc]
         """The host calls ``super().__init__(vllm_config, device, runner)``; vLLM's base wants one argument
         more."""
@@ -268,7 +290,7 @@ def apply(edit: Edit) -> None:
     functions = make_cls(
         host.AscendEagleProposer,
         name="_HostFunctions",
-        bases=(_vllm_constructor(eagle.SpecDecodeBaseProposer),),
+        bases=(vllm_constructor(eagle.SpecDecodeBaseProposer),),
     )
     base = type(functions)(
         "SpecDecodeBaseProposer",

@@ -24,6 +24,8 @@ ENGINE: dict[str, Any] = {
     "seed": 0,
     "disable_log_stats": False,  # acceptance is reported through the metrics
 }
+_CHANGES_TEXT = ("max_model_len", "dtype")
+LORA: dict[str, Any] = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
 SAMPLING: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "detokenize": False}
 
 
@@ -40,6 +42,7 @@ class Case:
     engine: Mapping[str, Any] = field(default_factory=dict)  # over ENGINE
     spec: Mapping[str, Any] = field(default_factory=dict)  # added to speculative_config
     sampling: Mapping[str, Any] = field(default_factory=dict)  # over SAMPLING
+    adapters: Sequence[str | None] = ()  # LoRA adapters of the prompts, in turn; None: the model as it is
     env: Mapping[str, str] = field(default_factory=dict)
     # One; engine core and workers started by fork or spawn; or the workers by Ray, with the engine core here.
     processes: Processes = "one"
@@ -50,13 +53,28 @@ class Case:
 
     def plain(self) -> Case:
         """The same text without speculation, in the plainest engine that can make it."""
-        engine = {name: value for name, value in self.engine.items() if name in ("max_model_len", "dtype")}
+        engine = {name: value for name, value in self.engine.items() if name in _CHANGES_TEXT}
         if self.prompts == "many":
             engine["num_gpu_blocks_override"] = 128
-        return Case(self.model, prompts=self.prompts, max_tokens=self.max_tokens, engine=engine)
+        return Case(
+            self.model,
+            prompts=self.prompts,
+            max_tokens=self.max_tokens,
+            engine=engine,
+            adapters=self.adapters,
+        )
 
     def with_env(self, **env: str) -> Case:
         return replace(self, env={**self.env, **env})
+
+    def adapter(self, request: int) -> str | None:
+        """The LoRA adapter of a request."""
+        return self.adapters[request % len(self.adapters)] if self.adapters else None
+
+    def speaker(self, request: int) -> str:
+        """The model that must say what a request is answered: its adapter's is merged."""
+        adapter = self.adapter(request)
+        return self.model if adapter is None else f"{adapter}_merged"
 
     @property
     def max_model_len(self) -> int:
@@ -70,6 +88,8 @@ class Case:
     def engine_arguments(self, models: Path) -> dict[str, Any]:
         """Keyword arguments of ``vllm.LLM``."""
         arguments = {**ENGINE, **self.engine, "model": str(models / self.model)}
+        if self.adapters:
+            arguments = {**LORA, **arguments}
         if self.processes == "ray":
             arguments["distributed_executor_backend"] = "ray"
         if self.method is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from . import prompts
+from . import host, prompts
 from .cases import Case, Draft, Outcome
 from .harness import Harness
 from .oracle import Oracle
@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .reference import Speculation
-
-MOST_IN_FLOAT32 = (
-    1e-5  # by which the drafter's logits may differ from the reference's, in parts of the largest
-)
 
 
 @dataclass
@@ -64,7 +60,7 @@ class Check:
         if compared is not None:
             found, expected = compared
             difference = float((found - expected).abs().max())
-            most = MOST_IN_FLOAT32 * max(1.0, float(expected.abs().max()))
+            most = host.precision(case) * max(1.0, float(expected.abs().max()))
             assert difference <= most, f"logits of {case} differ by {difference}"
         return outcome
 

@@ -102,7 +102,12 @@ def _run(case: Case, models: Path) -> Outcome:
             answers=answers, left=left, metrics=_metrics(llm), workers=llm.collective_rpc(probe.collect)
         )
     inputs = [{"prompt_token_ids": ids} for ids in prompts.tokens(case.prompts)]
-    results = llm.generate(inputs, SamplingParams(**case.sampling_arguments()), use_tqdm=False)
+    results = llm.generate(
+        inputs,
+        SamplingParams(**case.sampling_arguments()),
+        use_tqdm=False,
+        lora_request=_adapters(case, models, len(inputs)),
+    )
     outcome = Outcome(
         tokens=[list(result.outputs[0].token_ids) for result in results],
         metrics=_metrics(llm),
@@ -112,6 +117,16 @@ def _run(case: Case, models: Path) -> Outcome:
     del llm
     gc.collect()  # ends the engine's own processes
     return outcome
+
+
+def _adapters(case: Case, models: Path, requests: int) -> list[Any] | None:
+    if not case.adapters:
+        return None
+    from vllm.lora.request import LoRARequest
+
+    numbers = {name: number for number, name in enumerate(filter(None, dict.fromkeys(case.adapters)), 1)}
+    asked = {name: LoRARequest(name, number, str(models / name)) for name, number in numbers.items()}
+    return [asked.get(case.adapter(request)) for request in range(requests)]
 
 
 def _metrics(llm: Any) -> dict[str, Any]:

@@ -53,24 +53,21 @@ MODES: dict[str, Mode] = {
     "piecewise graphs": Mode(_graphs("PIECEWISE")),
     "full graphs": Mode(_graphs("FULL_DECODE_ONLY")),
 }
-EAGER = tuple(MODES)[:4]
-GRAPHS = tuple(MODES)[4:]
 
 
 def can(method: str, mode: str) -> bool:
     """Whether the method drafts in the mode: extra slots are for eager passes over padded batches."""
-    return hosts_can(method) or mode.startswith("padded")
+    return mode.startswith("padded") or ("parallel" not in method and method != "draft_model")
 
 
-def hosts_can(method: str) -> bool:
-    """Whether the hosts alone have the method."""
-    return "parallel" not in method and method != "draft_model"
+def case_of(method: str, mode: str, k: int) -> Case:
+    return MODES[mode].of(replace(METHODS[method], k=k))
 
 
-def cases(modes: tuple[str, ...] = tuple(MODES)) -> Iterator[tuple[str, str, int, Case]]:
+def cases(k: tuple[int, ...] = K) -> Iterator[tuple[str, str, int, Case]]:
     """Method, mode, k and the case of every combination there is."""
-    for mode in modes:
-        for method, case in METHODS.items():
-            for k in K:
+    for mode in MODES:
+        for method in METHODS:
+            for drafts in k:
                 if can(method, mode):
-                    yield method, mode, k, MODES[mode].of(replace(case, k=k))
+                    yield method, mode, drafts, case_of(method, mode, drafts)

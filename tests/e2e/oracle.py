@@ -36,17 +36,18 @@ class Oracle:
 
     def text(self, case: Case) -> list[list[int]]:
         """Greedy tokens of each prompt, cut at ``max_model_len``."""
-        path = self._path("text", case, case.model, case.max_model_len)
+        path = self._path("text", case, case.max_model_len)
         if not path.exists():
             _write(path, json.dumps(self._text(case)))
         answer: list[list[int]] = json.loads(path.read_text())
         return answer
 
     def _text(self, case: Case) -> list[list[int]]:
-        target = self._target(case.model)
         return [
-            target.greedy(prompt, min(case.max_tokens, case.max_model_len - len(prompt)))
-            for prompt in prompts.tokens(case.prompts)
+            self._target(case.speaker(request)).greedy(
+                prompt, min(case.max_tokens, case.max_model_len - len(prompt))
+            )
+            for request, prompt in enumerate(prompts.tokens(case.prompts))
         ]
 
     def next_logits(self, case: Case, tokens: list[int]) -> torch.Tensor:
@@ -61,14 +62,11 @@ class Oracle:
         if path not in self._speculations and path.exists():
             self._speculations[path] = Speculation.from_json(path.read_text())
         if path not in self._speculations:
-            found = speculate(
-                self._target(case.model),
-                self._drafter(case),
-                prompts.tokens(case.prompts),
-                case.max_tokens,
-                case.k,
-                case.max_model_len,
-            )
+            requests = [
+                (self._target(case.speaker(request)), self._drafter(case, request), prompt)
+                for request, prompt in enumerate(prompts.tokens(case.prompts))
+            ]
+            found = speculate(requests, case.max_tokens, case.k, case.max_model_len)
             _write(path, found.to_json())
             self._speculations[path] = found
         return self._speculations[path]
@@ -83,9 +81,11 @@ class Oracle:
         path = self._path("logits", case, *self._drafting(case), tokens, places)
         path = path.with_suffix(".pt")
         if not path.exists():
-            drafter = self._drafter(case)
             texts = [[*p, *t] for p, t in zip(prompts.tokens(case.prompts), tokens, strict=True)]
-            found = [drafter.logits(texts[request], known, ids) for request, known, ids in places]
+            found = [
+                self._drafter(case, request).logits(texts[request], known, ids)
+                for request, known, ids in places
+            ]
             torch.save(torch.stack(found), path)
         answer: torch.Tensor = torch.load(path)
         return answer
@@ -97,32 +97,34 @@ class Oracle:
             self._targets[name] = Target(self.models / name)
         return self._targets[name]
 
-    def _drafter(self, case: Case) -> Drafter:
-        """One for all cases that draft alike: it remembers its passes."""
-        key = self._drafting(case)
+    def _drafter(self, case: Case, request: int) -> Drafter:
+        """One for all requests that are drafted for alike: it remembers its passes."""
+        speaker = case.speaker(request)
+        key = *self._drafting(case), speaker
         if key not in self._drafters:
-            self._drafters[key] = self._new_drafter(case)
+            self._drafters[key] = self._new_drafter(case, self._target(speaker))
         return self._drafters[key]
 
-    def _new_drafter(self, case: Case) -> Drafter:
+    def _new_drafter(self, case: Case, speaker: Target) -> Drafter:
         from . import reference
 
         target = self._target(case.model)
         if case.method == "mtp":
-            return reference.Mtp(target)
+            return reference.Mtp(target, speaker)
         assert case.draft is not None
         directory = self.models / case.draft
         if case.method == "draft_model":
             return (reference.ParallelDraftModel if case.in_parallel else reference.DraftModel)(directory)
         eagle3 = reference.ParallelEagle3 if case.in_parallel else reference.Eagle3
-        return {"eagle": reference.Eagle, "eagle3": eagle3}[str(case.method)](target, directory)
+        return {"eagle": reference.Eagle, "eagle3": eagle3}[str(case.method)](target, speaker, directory)
 
     def _drafting(self, case: Case) -> tuple[Any, ...]:
         return case.model, case.method, case.draft, case.in_parallel
 
     def _path(self, kind: str, case: Case, *inputs: Any) -> Path:
-        digest = hashlib.sha256(json.dumps([kind, case.prompts, case.max_tokens, *inputs]).encode())
-        for name in filter(None, (case.model, case.draft)):
+        asked = [kind, case.prompts, case.max_tokens, case.model, case.adapters, *inputs]
+        digest = hashlib.sha256(json.dumps(asked).encode())
+        for name in filter(None, (case.model, case.draft, *case.adapters)):
             digest.update((self.models / name / STAMP).read_bytes())
         for source in _SOURCES:
             digest.update(source.read_bytes())

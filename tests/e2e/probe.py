@@ -112,6 +112,7 @@ def _record_drafts(runner: Any, drafter: Any) -> None:
 
     def recording(*args: Any, **kwargs: Any) -> Any:
         arguments = signature.bind(*args, **kwargs).arguments
+        arguments.update(arguments.pop("host_arguments", {}))
         newest = arguments["next_token_ids"].tolist()
         # Read before the call: the host's positions may be a view that is overwritten during it.
         known = [position + 2 for position in _last_positions(arguments)]

@@ -15,6 +15,7 @@ def tokens(name: str) -> list[list[int]]:
     ``shared_prefix``: six prompts with the same first 256 tokens (two KV blocks). ``block_edges``: prompts
     that end just before, at and just after the end of a KV block. ``growing``: prompts that fill eight blocks
     and whose output needs more. ``same_edge``: several prompts whose drafts cross the same end of a block.
+    ``thrice``: those of ``mixed``, each three times.
     """
     return _SETS[name]()
 
@@ -62,6 +63,10 @@ def _same_edge() -> list[list[int]]:
     return [_random(source, length) for length in (127, 127, 128, 128, 128, 126, 126)]
 
 
+def _thrice() -> list[list[int]]:
+    return [prompt for prompt in _mixed() for _ in range(3)]
+
+
 _SETS = {
     "mixed": _mixed,
     "one": _one,
@@ -71,4 +76,5 @@ _SETS = {
     "block_edges": _block_edges,
     "growing": _growing,
     "same_edge": _same_edge,
+    "thrice": _thrice,
 }

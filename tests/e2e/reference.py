@@ -143,13 +143,16 @@ class _FromHiddenStates:
     """What EAGLE, EAGLE-3 and MTP share: pairs (hidden state at p, token at p + 1) in, states out.
 
     The state that a step puts out for its last position is the hidden state of the next step's.
+
+    The first states are those of ``speaker``: the target, with its adapter merged where it has one. Adapters
+    are not for what drafts: embeddings and head are those of the ``target`` as it is.
     """
 
     layer: torch.nn.Module
     rotary: torch.nn.Module
 
-    def __init__(self, target: Target) -> None:
-        self.target = target
+    def __init__(self, target: Target, speaker: Target) -> None:
+        self.target, self.speaker = target, speaker
         # What passes over (the text known, the drafts before) put out: logits, and the state of the last row.
         self._passes: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[Tensor, Tensor]] = {}
 
@@ -174,7 +177,7 @@ class _FromHiddenStates:
         return self._passes[key]
 
     def target_states(self, text: tuple[int, ...]) -> Tensor:
-        return self.target.hidden(text)
+        return self.speaker.hidden(text)
 
     def over_target_ids(self, logits: Tensor) -> Tensor:
         return logits
@@ -221,12 +224,12 @@ def _load_layer(layer: torch.nn.Module, weights: dict[str, Tensor], prefix: str)
 class Eagle(_FromHiddenStates):
     """One Llama layer without input norm over ``fc(embedding, state)``; the target's own head."""
 
-    def __init__(self, target: Target, directory: Path) -> None:
+    def __init__(self, target: Target, speaker: Target, directory: Path) -> None:
         weights = load_file(directory / "model.safetensors")
         config = LlamaConfig.from_pretrained(directory, attn_implementation="eager")
         layer = LlamaDecoderLayer(config, 0)
         layer.input_layernorm = torch.nn.Identity()
-        super().__init__(target)
+        super().__init__(target, speaker)
         self.fc = weights["fc.weight"]
         self.layer, self.rotary = _load_layer(layer, weights, "layers.0."), LlamaRotaryEmbedding(config)
 
@@ -237,20 +240,20 @@ class Eagle(_FromHiddenStates):
 class Eagle3(_FromHiddenStates):
     """One layer that attends over (embedding, state) side by side, with a head over its own vocabulary."""
 
-    def __init__(self, target: Target, directory: Path) -> None:
+    def __init__(self, target: Target, speaker: Target, directory: Path) -> None:
         self.weights = load_file(directory / "model.safetensors")
         config = LlamaConfig.from_pretrained(directory, attn_implementation="eager")
         layer = LlamaDecoderLayer(config, 0)
         for name in ("q_proj", "k_proj", "v_proj"):
             rows = getattr(layer.self_attn, name).out_features
             setattr(layer.self_attn, name, torch.nn.Linear(2 * config.hidden_size, rows, bias=False))
-        super().__init__(target)
+        super().__init__(target, speaker)
         self.eps = config.rms_norm_eps
         self.layer, self.rotary = _load_layer(layer, self.weights, "midlayer."), LlamaRotaryEmbedding(config)
 
     def target_states(self, text: tuple[int, ...]) -> Tensor:
         layers = self.target.config.num_hidden_layers
-        aux = self.target.layer_inputs(text, (2, layers // 2, layers - 3))
+        aux = self.speaker.layer_inputs(text, (2, layers // 2, layers - 3))
         return aux @ self.weights["fc.weight"].t()
 
     def step(self, states: Tensor, embeddings: Tensor) -> Tensor:
@@ -277,8 +280,8 @@ class Eagle3(_FromHiddenStates):
 class ParallelEagle3(Eagle3):
     """EAGLE-3 in one pass: the slots behind the text hold a mask token and the head's own masked state."""
 
-    def __init__(self, target: Target, directory: Path) -> None:
-        super().__init__(target, directory)
+    def __init__(self, target: Target, speaker: Target, directory: Path) -> None:
+        super().__init__(target, speaker, directory)
         self._mask = _mask_token(directory)
 
     def draft(self, text: Sequence[int], known: int, k: int) -> tuple[int, ...]:
@@ -297,9 +300,9 @@ class ParallelEagle3(Eagle3):
 class Mtp(_FromHiddenStates):
     """The multi-token-prediction layer that a MiMo or DeepSeek-V3 checkpoint carries."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, speaker: Target) -> None:
         config, weights = target.config, target.weights
-        super().__init__(target)
+        super().__init__(target, speaker)
         self.eps, self.rotary = config.rms_norm_eps, target.model.model.rotary_emb
         self.mimo = target.architecture == "MiMoForCausalLM"
         if self.mimo:
@@ -367,16 +370,15 @@ class Speculation:
 
 
 def speculate(
-    target: Target,
-    drafter: Drafter,
-    prompts: Sequence[Sequence[int]],
+    requests: Sequence[tuple[Target, Drafter, Sequence[int]]],
     max_tokens: int,
     k: int,
     max_model_len: int,
 ) -> Speculation:
-    """Decode every prompt speculatively and greedily; see the module's docstring for the counting."""
+    """Decode every request's prompt speculatively and greedily; see the module's docstring for the
+    counting."""
     result = Speculation(k)
-    for request, prompt in enumerate(prompts):
+    for request, (target, drafter, prompt) in enumerate(requests):
         last = len(prompt) + min(max_tokens, max_model_len - len(prompt))
         text = [*prompt, *target.greedy(prompt, last - len(prompt) + k + 1)]
         known = len(prompt) + 1

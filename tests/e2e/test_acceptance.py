@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e import matrix
+from tests.e2e import host, matrix
 from tests.e2e.cases import Case
-from tests.e2e.checks import MOST_IN_FLOAT32, Check
+from tests.e2e.checks import Check
 
 # Every method, mode and number of drafts; test_other_methods.py and test_draft_model.py have more.
 TELLING = [
@@ -25,17 +25,15 @@ TELLING = [
     ("eagle3, parallel", "padded, chunked", 3),
     ("draft_model, parallel", "padded", 5),
 ]
-# One step of bfloat16, in parts of the largest logit: what another batch shape may round differently.
-TIE = 1 / 128
 
 
 @pytest.mark.parametrize(("method", "mode", "k"), TELLING)
 def test_every_draft_is_the_references(check: Check, method: str, mode: str, k: int) -> None:
-    case = matrix.MODES[mode].of(replace(matrix.METHODS[method], k=k))
+    case = matrix.case_of(method, mode, k)
     check.as_reference(case)
     difference = check.largest_logit_difference(case)
     assert difference is not None  # a full graph hides the logits of replayed passes, not those of a prefill
-    assert difference <= MOST_IN_FLOAT32
+    assert difference <= host.IN_FLOAT32
 
 
 @pytest.mark.parametrize("method", matrix.METHODS)
@@ -53,7 +51,7 @@ def test_a_head_without_a_language_model_head_of_its_own_uses_its_targets(check:
 def test_in_bfloat16_text_parts_from_plain_decoding_at_ties_only(check: Check, method: str) -> None:
     case = matrix.METHODS[method]
     case = replace(case, engine={**case.engine, "dtype": "bfloat16"})
-    assert all(margin <= TIE for margin in check.margins(case))
+    assert all(margin <= host.IN_BFLOAT16 for margin in check.margins(case))
 
 
 def test_parallel_drafting_needs_a_head_with_a_state_for_masked_slots(check: Check) -> None:

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e import matrix
+from tests.e2e import host, matrix
 from tests.e2e.cases import Case
 from tests.e2e.checks import Check, host_alone
 
 EAGLE = Case("pred", "eagle", "pred_eagle")
 DRAFT_MODEL = Case("pred", "draft_model", "pred_draft")
-HOSTS_METHODS = [method for method in matrix.METHODS if matrix.hosts_can(method)]
+HOSTS_METHODS = [method for method in matrix.METHODS if host.drafts_alone(method)]
 PREPARATION = ("prepare_next_token_ids_padded", "prepare_inputs_padded")
 FUSED = ("prepare_drafting",)  # both in one launch
 

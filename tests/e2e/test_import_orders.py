@@ -90,6 +90,7 @@ NEW = {
             "vllm.v1.sample.rejection_sampler.RejectionSampler.apply_logits_processors",
             "vllm.v1.worker.gpu_input_batch.InputBatch.condense",
             "vllm.v1.worker.gpu_input_batch.InputBatch.swap_states",
+            "vllm_ascend.lora.punica_npu.PunicaWrapperNPU._update_prefill_metadata",
             "vllm_ascend.sample.rejection_sampler.sample_recovered_tokens",
             "vllm_ascend.spec_decode.ngram_proposer.AscendNgramProposer.propose",
             f"{ENGINE_CORE}.EngineCore._initialize_kv_caches",

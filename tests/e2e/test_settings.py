@@ -14,7 +14,8 @@ from tests.e2e.checks import Check, host_alone
 DRAFT_MODEL = Case("llama", "draft_model", "llama")
 EAGLE = Case("pred", "eagle", "pred_eagle")
 STOCK_ERROR = "ValueError: Unknown speculative decoding method: draft_model"
-# Patches of what requests may ask for beside greedy text; tests/e2e/test_server_life.py is about them.
+# Patches of what requests may ask for beside greedy text; tests/e2e/test_server_life.py is about them,
+# and test_lora.py.
 BESIDE = (
     "spec_decode.ngram_at_max_length",
     "spec_decode.sampled_verification",
@@ -24,6 +25,7 @@ BESIDE = (
     "model_runner.async_output_tokens",
     "model_runner.grammar_bitmask",
     "model_runner.allowed_tokens_rows",
+    "model_runner.lora_in_graphs",
 )
 NAMES_WHAT_TO_DO = re.compile(r"ascend-specpatch status|ASCEND_SPECPATCH")
 

@@ -43,6 +43,19 @@ def _reshaped(source: str, **options: Any) -> Recipe:
     return Recipe("reshaped", "Reshape", needs=(source,), options={"source": source, **options})
 
 
+def _adapted(source: str, name: str, **options: Any) -> dict[str, Recipe]:
+    """A LoRA adapter, and its target with the adapter merged."""
+    return {
+        name: Recipe("adapters", "Adapter", needs=(source,), options={"source": source, **options}),
+        f"{name}_merged": Recipe(
+            "adapters", "Merged", needs=(source, name), options={"source": source, "adapter": name}
+        ),
+    }
+
+
+LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+ENDS = ("embed_tokens", "lm_head")  # what drafters share with their target
+
 _ALL: dict[str, Any] = {"hidden": True, "kv_heads": True, "head_dim": True, "extra_layers": 1}
 _HI_DSV3 = {"attention": 0.05, "mlp": 0.04, "hidden_share": 0.1}  # more drafts are accepted
 _HI_MIMO = {"attention": 0.03, "mlp": 0.02, "hidden_share": 0.1}
@@ -55,6 +68,8 @@ RECIPES: dict[str, Recipe] = {
     "cyc": Recipe("dense", "cyc"),
     "pred": Recipe("dense", "pred"),
     "pred8": Recipe("dense", "pred8"),
+    **_adapted("pred", "pred_lora", modules=LINEAR, seed=31),
+    **_adapted("pred", "pred_lora_ends", modules=(*LINEAR, *ENDS), seed=32),
     "pred_draft": Recipe("dense", "pred_draft", needs=("pred",)),
     "pred_pard": Recipe("dense", "pred_pard", needs=("pred",)),
     "other_vocab": Recipe("dense", "other_vocab"),

@@ -337,7 +337,7 @@ def test_list_says_all_there_is_to_say_in_json(
     code, value = _json(capsys, "list")
     assert code == cli.OK
     assert value["problems"] == list(CHAIN.problems)
-    pair = {"vllm": "0.16.0", "vllm_ascend": "0.16.0rc1"}
+    pairs = [{"vllm": pair.vllm, "vllm_ascend": pair.vllm_ascend} for pair in hosts.SUPPORTED]
     assert value["patches"] == [
         {
             "id": patch_id,
@@ -351,7 +351,7 @@ def test_list_says_all_there_is_to_say_in_json(
             "after": after,
             "goes_off_with_it": goes_off,
             "default": default,
-            "hosts": [pair],
+            "hosts": pairs,
             "provider": provider,
             "implementation": "body_of_cli",
             "leans_on": [],

@@ -115,7 +115,8 @@ def test_hosts_that_are_no_supported_pair(monkeypatch: pytest.MonkeyPatch) -> No
     finding = only("hosts")
     assert finding.verdict == "fault"
     assert finding.found.startswith("vllm 0.19.0 + no vllm-ascend; supported: vllm 0.16.0")
-    assert finding.mend == "pip install vllm==0.16.0 vllm-ascend==0.16.0rc1"
+    newest = hosts.SUPPORTED[-1]
+    assert finding.mend == f"pip install vllm=={newest.vllm} vllm-ascend=={newest.vllm_ascend}"
 
 
 @pytest.mark.parametrize(

@@ -272,7 +272,7 @@ def test_heads_are_given_no_position_behind_their_own_length() -> None:
             self.positions[: len(tokens)] = positions
             return len(tokens), None, others[2]
 
-    proposer = type("Both", (Proposer, Vllm), {})(3, 8, hidden=True)
+    proposer = type("Both", (Proposer,), {"_vllm_base": Vllm})(3, 8, hidden=True)
     proposer.vllm_config = SimpleNamespace(model_config=SimpleNamespace(max_model_len=64))
     proposer.set_inputs_first_pass(torch.zeros(6), None, torch.arange(4, 10), None, None, None, None)
     assert proposer.positions[:7].tolist() == [4, 5, 6, 7, 0, 0, 999]

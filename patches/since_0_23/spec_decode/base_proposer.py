@@ -85,13 +85,13 @@ _METHODS = ("eagle", "eagle3", "mtp", "draft_model")
 class ProposerBase(DraftLoop):
     """The draft loop, called as this host calls it."""
 
+    _rows_argument = "token_indices_to_sample"
+
     draft_attn_groups: list[Any]
-    token_indices_to_sample: torch.Tensor
     use_cuda_graph: bool
 
     def __init__(self, vllm_config: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(vllm_config, *arguments, **options)
-        self.last_token_indices = self.token_indices_to_sample
         drafts_here = not self._host_drafts
         self.graph_buffers = GraphBuffers(self) if drafts_here and self.use_cuda_graph else None
         if drafts_here and vllm_config.model_config.is_deepseek_mla:
@@ -101,8 +101,8 @@ class ProposerBase(DraftLoop):
 
     @property
     def _host_drafts(self) -> bool:
-        """Context parallelism, attention that chooses its keys, methods with a loop of their own, a
-        vocabulary that stays split over ranks, and the order of graph updates that ENPU wants."""
+        """Context parallelism, attention that chooses its keys, methods with a loop of their own, and a
+        vocabulary that stays split over ranks."""
         from vllm_ascend.ascend_config import get_ascend_config
 
         return (
@@ -111,61 +111,24 @@ class ProposerBase(DraftLoop):
             or self.speculative_config.use_step3p5_mtp()
             or self.use_sparse
             or self.use_compress
-            or self.enable_enpu
             or get_ascend_config().enable_reduce_sample
         )
-
-    def _propose(  # type: ignore[override]
-        self,
-        target_token_ids: torch.Tensor,
-        target_positions: torch.Tensor,
-        target_hidden_states: torch.Tensor,
-        next_token_ids: torch.Tensor,
-        token_indices_to_sample: torch.Tensor | None,
-        common_attn_metadata: Any,
-        target_model_batch_desc: Any,
-        *host_arguments: Any,
-        **host_options: Any,
-    ) -> torch.Tensor:
-        """Args: those of the host. Returns: int64 [batch_size, num_speculative_tokens]."""
-        inputs = target_token_ids, target_positions, target_hidden_states, next_token_ids
-        where = token_indices_to_sample, common_attn_metadata
-        if self._host_drafts:
-            drafts: torch.Tensor = super(DraftLoop, self)._propose(
-                *inputs, *where, target_model_batch_desc, *host_arguments, **host_options
-            )
-            return drafts
-        return super()._propose(*inputs, *where, *host_arguments, **host_options)
 
     def _inputs_of_first_pass(self, *arguments: Any) -> tuple[int, torch.Tensor, Any]:
         num_tokens, to_sample, metadata, _ = self.set_inputs_first_pass(*arguments)
         # Of two fields for the lengths on the host, attention takes the private one where it is set, and
         # without asynchronous scheduling both are.
         lengths = metadata.seq_lens_cpu if metadata._seq_lens_cpu is None else metadata._seq_lens_cpu
-        metadata = metadata.replace(seq_lens_cpu=lengths, _seq_lens_cpu=None)
-        return num_tokens, to_sample, metadata
+        return num_tokens, to_sample, metadata.replace(seq_lens_cpu=lengths, _seq_lens_cpu=None)
 
-    def _run_merged_draft(  # type: ignore[override]
-        self,
-        *,
-        multi_steps_attn_metadata: list[dict[str, Any]],
-        token_indices_to_sample: torch.Tensor | None = None,
-        **arguments: Any,
-    ) -> torch.Tensor:
-        """Args: those of the loop, or those of the host, whose dummy runs name the rows differently."""
-        arguments["multi_steps_attn_metadata"] = multi_steps_attn_metadata
-        if self._host_drafts:
-            drafts: torch.Tensor = super(DraftLoop, self)._run_merged_draft(
-                token_indices_to_sample=token_indices_to_sample, **arguments
-            )
-            return drafts
-        if token_indices_to_sample is not None:
-            arguments["last_token_indices"] = token_indices_to_sample
-            for step, built in enumerate(multi_steps_attn_metadata):
+    def _run_merged_draft(self, **arguments: Any) -> torch.Tensor:  # type: ignore[override]
+        if arguments.get("later") is None and not self._host_drafts:
+            # A dummy run, whose metadata the host builds: it may be captured.
+            for step, built in enumerate(arguments["multi_steps_attn_metadata"]):
                 self._read_own_rotary(built[self.attn_layer_names[0]], step)
         return super()._run_merged_draft(**arguments)
 
-    def _get_attention_metadata_builder(self) -> Any:
+    def _metadata_builder(self) -> Any:
         return self.draft_attn_groups[0].get_metadata_builder()
 
     def _context_of_host(self) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class FirstPass(HostFunctions):  # type: ignore[misc]
         token_indices_to_sample: torch.Tensor | None,
         cad: Any,
         num_rejected_tokens_gpu: torch.Tensor | None,
+        **host_arguments: Any,
     ) -> tuple[int, torch.Tensor, Any]:
         """Fill ``input_ids``, ``positions`` and ``hidden_states`` for the first draft pass, on the device.
 
@@ -57,6 +58,18 @@ class FirstPass(HostFunctions):  # type: ignore[misc]
             The number of rows, the rows to sample from (int [batch_size], [batch_size * k] in parallel
             drafting), and the metadata of the first pass.
         """
+        if host_arguments and self._host_drafts:
+            theirs: tuple[int, torch.Tensor, Any] = super().set_inputs_first_pass(
+                target_token_ids=target_token_ids,
+                next_token_ids=next_token_ids,
+                target_positions=target_positions,
+                target_hidden_states=target_hidden_states,
+                token_indices_to_sample=token_indices_to_sample,
+                cad=cad,
+                num_rejected_tokens_gpu=num_rejected_tokens_gpu,
+                **host_arguments,
+            )
+            return theirs
         if self.needs_extra_input_slots:
             return self._set_inputs_with_extra_slots(
                 target_token_ids,
@@ -66,7 +79,8 @@ class FirstPass(HostFunctions):  # type: ignore[misc]
                 cad,
                 num_rejected_tokens_gpu,
             )
-        result: tuple[int, torch.Tensor, Any] = super().set_inputs_first_pass(
+        result: tuple[int, torch.Tensor, Any] = self._vllm_base.set_inputs_first_pass(
+            self,
             target_token_ids,
             next_token_ids,
             target_positions,

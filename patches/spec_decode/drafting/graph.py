@@ -48,10 +48,14 @@ class Dispatch:
             return cls(num_rows, CUDAGraphMode.NONE, None, False, across_dp)
         rows = proposer.num_speculative_tokens + 1
         uniform = metadata.max_query_len == rows and num_tokens == rows * batch
+        adapters = len(
+            runner.input_batch.lora_id_to_lora_request
+        )  # the target's: its descriptor is asked for
         mode, descriptor = runner.cudagraph_dispatcher.dispatch(
             num_tokens=num_rows,
             uniform_decode=uniform,
-            has_lora=len(runner.input_batch.lora_id_to_lora_request) > 0,
+            has_lora=adapters > 0,
+            num_active_loras=adapters,
         )
         full = mode == CUDAGraphMode.FULL
         if full and not uniform:

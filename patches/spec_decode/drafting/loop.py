@@ -14,12 +14,29 @@ from .later_passes import PADDING_SLOT_ID, LaterPasses
 
 
 class DraftLoop(HostFunctions):  # type: ignore[misc]
-    """``_propose`` and ``_run_merged_draft`` of Ascend's SpecDecodeBaseProposer."""
+    """``_propose`` and ``_run_merged_draft`` of Ascend's SpecDecodeBaseProposer.
+
+    What hosts call differently is in members of its own, in the form of vllm-ascend 0.16.0rc1; the adapter
+    of another host overrides them.
+    """
+
+    _rows_argument = "last_token_indices"
+    """How the host calls the rows to sample from, as an argument and as a buffer."""
 
     @property
     def _host_drafts(self) -> bool:
         """Context parallelism splits rows over ranks: the host's functions draft."""
         return bool(self.pcp_size * self.dcp_size > 1)
+
+    @property
+    def _sampled_rows(self) -> torch.Tensor:
+        """The host's buffer of the rows to sample from."""
+        buffer: torch.Tensor = getattr(self, self._rows_argument)
+        return buffer
+
+    def _metadata_builder(self) -> Any:
+        """What builds the attention metadata of the drafting model's layers."""
+        return self._get_attention_metadata_builder()
 
     def _propose(
         self,
@@ -27,17 +44,14 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         target_positions: torch.Tensor,
         target_hidden_states: torch.Tensor,
         next_token_ids: torch.Tensor,
-        last_token_indices: torch.Tensor | None,
         common_attn_metadata: Any,
-        sampling_metadata: Any,
         mm_embed_inputs: Any = None,
-        *,
-        num_rejected_tokens_gpu: torch.Tensor | None = None,
         **host_arguments: Any,
     ) -> torch.Tensor:
         """Draft ``num_speculative_tokens`` tokens for every request, without a copy to the host.
 
-        Args: those of :meth:`set_inputs_first_pass`, and what the host's ``_propose`` takes beside them.
+        Args: those of :meth:`set_inputs_first_pass`, and what the host's ``_propose`` takes beside them, all
+            by name: hosts have them in different order.
 
         Returns:
             int64 [batch_size, num_speculative_tokens].
@@ -45,18 +59,17 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         if self._host_drafts:
             # The host builds the metadata of later passes over the runner's positions, and reads ours after.
             drafts: torch.Tensor = super()._propose(
-                target_token_ids,
-                target_positions.clone(),
-                target_hidden_states,
-                next_token_ids,
-                last_token_indices,
-                common_attn_metadata,
-                sampling_metadata,
-                mm_embed_inputs,
+                target_token_ids=target_token_ids,
+                target_positions=target_positions.clone(),
+                target_hidden_states=target_hidden_states,
+                next_token_ids=next_token_ids,
+                common_attn_metadata=common_attn_metadata,
+                mm_embed_inputs=mm_embed_inputs,
                 **host_arguments,
             )
             return drafts
 
+        num_rejected_tokens_gpu = host_arguments.get("num_rejected_tokens_gpu")
         if self.method == "eagle3":
             target_hidden_states = self.model.combine_hidden_states(target_hidden_states)
         num_tokens, to_sample, metadata = self._inputs_of_first_pass(
@@ -64,7 +77,7 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
             next_token_ids,
             target_positions,
             target_hidden_states,
-            last_token_indices,
+            host_arguments.get(self._rows_argument),
             common_attn_metadata,
             num_rejected_tokens_gpu,
         )
@@ -76,33 +89,43 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         captured = batch
         if run.full:
             captured = run.num_input_tokens // (self.num_speculative_tokens + 1)
-            self.last_token_indices[:batch].copy_(to_sample)
-            self.last_token_indices[batch:captured].zero_()
-            to_sample = self.last_token_indices[:captured]
+            self._sampled_rows[:batch].copy_(to_sample)
+            self._sampled_rows[batch:captured].zero_()
+            to_sample = self._sampled_rows[:captured]
             if later is not None:
                 later = self.graph_buffers.fill(later, captured, run.num_input_tokens)
         passes = self._metadata_of_all_passes(metadata, later, run)
         with self._forward_context(passes, run, num_tokens):
+            if run.full and self._update_comes_first:
+                self._update_graph(run, passes)
             drafts = self._runnable(
                 num_input_tokens=run.num_input_tokens,
                 batch_size=captured,
-                last_token_indices=to_sample,
                 target_positions=None,
                 inputs_embeds=self._first_pass_embeds(num_tokens, run.num_input_tokens, mm_embed_inputs),
                 multi_steps_attn_metadata=passes,
                 num_tokens=num_tokens,
                 later=later,
+                **{self._rows_argument: to_sample},
             )
-            if run.full:
-                from vllm.forward_context import get_forward_context
-
-                self._update_full_graph_params(get_forward_context(), run.num_input_tokens, passes)
+            if run.full and not self._update_comes_first:
+                self._update_graph(run, passes)
         return drafts[:batch]
 
     def _inputs_of_first_pass(self, *arguments: Any) -> tuple[int, torch.Tensor, Any]:
         """:meth:`set_inputs_first_pass`, with lengths on the host in ``seq_lens_cpu`` and nowhere else."""
         inputs: tuple[int, torch.Tensor, Any] = self.set_inputs_first_pass(*arguments)
         return inputs
+
+    @property
+    def _update_comes_first(self) -> bool:
+        """Whether the host has the lengths of a captured graph updated before its replay."""
+        return bool(getattr(self, "enable_enpu", False))
+
+    def _update_graph(self, run: Dispatch, passes: list[dict[str, Any]]) -> None:
+        from vllm.forward_context import get_forward_context
+
+        self._update_full_graph_params(get_forward_context(), run.num_input_tokens, passes)
 
     def _first_pass_embeds(
         self, num_tokens: int, num_input_tokens: int, mm_embed_inputs: Any
@@ -120,7 +143,7 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         self, metadata: Any, later: LaterPasses | None, run: Dispatch
     ) -> list[dict[str, Any]]:
         """Attention metadata by pass and layer. Nothing a pass reads is written to by the next one."""
-        builder = self._get_attention_metadata_builder()
+        builder = self._metadata_builder()
         layers: list[str] = self.attn_layer_names
         slots = self.slot_mapping_group[0]
         # The buffer keeps one address and ends in padding, which the host's attention may read up to the
@@ -167,33 +190,29 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         self,
         num_input_tokens: int,
         batch_size: int,
-        last_token_indices: torch.Tensor,
-        target_positions: torch.Tensor | None,
         inputs_embeds: torch.Tensor | None,
         multi_steps_attn_metadata: list[dict[str, Any]],
-        num_tokens: int,
         is_dummy: bool = False,
-        is_prefill: Any = None,
         later: LaterPasses | None = None,
+        **host_arguments: Any,
     ) -> torch.Tensor:
         """Run the passes; every one after the first is fed by the one before it.
 
-        Args: those of the host, and the plan of the later passes (None in a dummy run: one row a request).
+        Args: those of the host, by name, and the plan of the later passes (None in a dummy run: one row a
+            request).
 
         Returns:
             int64 [batch_size, num_speculative_tokens].
         """
         if self._host_drafts:
+            if is_dummy:  # not every host has this argument
+                host_arguments["is_dummy"] = True
             drafts: torch.Tensor = super()._run_merged_draft(
-                num_input_tokens,
-                batch_size,
-                last_token_indices,
-                target_positions,
-                inputs_embeds,
-                multi_steps_attn_metadata,
-                num_tokens,
-                is_dummy,
-                is_prefill,
+                num_input_tokens=num_input_tokens,
+                batch_size=batch_size,
+                inputs_embeds=inputs_embeds,
+                multi_steps_attn_metadata=multi_steps_attn_metadata,
+                **host_arguments,
             )
             return drafts
 
@@ -201,10 +220,11 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
 
         context = get_forward_context()
         last_hidden, hidden = self._run_model(num_input_tokens, inputs_embeds)
-        if is_dummy and self.parallel_drafting:
-            # The host's dummy run names one row a request; drafting in parallel samples from k of each.
-            last_token_indices = last_token_indices.repeat_interleave(self.num_speculative_tokens)
-        token_ids = self._greedy(last_hidden, last_token_indices, is_dummy)
+        to_sample = host_arguments[self._rows_argument]
+        if self.parallel_drafting and to_sample.shape[0] == batch_size:
+            # A dummy run may name one row a request; drafting in parallel samples from k of each.
+            to_sample = to_sample.repeat_interleave(self.num_speculative_tokens)
+        token_ids = self._greedy(last_hidden, to_sample, is_dummy)
         if self.num_speculative_tokens == 1 or self.parallel_drafting:
             return token_ids.view(-1, self.num_speculative_tokens)
 
@@ -217,7 +237,7 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         same = self.method == "mtp" or self.use_cuda_graph
         num_rows = num_input_tokens if same else max(later.num_rows, 1)
         context.num_tokens, context.num_accept_tokens = num_rows, batch_size
-        hidden = hidden[last_token_indices]
+        hidden = hidden[to_sample]
         drafts_by_step = [token_ids]
         for step in range(self.num_speculative_tokens - 1):
             rows = later.rows[step]
@@ -273,7 +293,7 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
             more = self.net_num_new_slots_per_request * self.runner.max_num_reqs
             num_tokens = min(num_tokens + more, self.max_num_tokens)
         # The buffers may hold rows of an earlier, longer batch.
-        self.last_token_indices.zero_()
+        self._sampled_rows.zero_()
         if self.graph_buffers is not None:
             self.graph_buffers.rows.zero_()
         super().dummy_run(num_tokens, *args, **kwargs)

@@ -344,3 +344,66 @@ def test_expanding_wants_int32_when_asked_to_be_strict(monkeypatch):
         torch.ops._C_ascend.npu_copy_and_expand_eagle_inputs(
             tokens, tokens, tokens, lens, tokens, 0, 0, 1, False, 2
         )
+
+
+def adapters(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("middle", [(), (1,)])
+def test_lora_shrinks_each_row_with_its_own_adapter(dtype, middle):
+    x, weight = adapters(5, 32, dtype=dtype), adapters(3, *middle, 8, 32, dtype=dtype)
+    untouched = torch.randn(5, 8)
+    y = untouched.clone().npu()
+    torch.ops._C_ascend.bgmv_shrink(x.npu(), weight.npu(), torch.tensor([2, -1, 0, 2, 1]).npu(), y, 0.5)
+    dense = torch.einsum("ri,roi->ro", x.float(), weight.view(3, 8, 32)[[2, 0, 0, 2, 1]].float())
+    assert close(y, torch.where(torch.tensor([[1], [0], [1], [1], [1]]) == 1, 0.5 * dense, untouched))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lora_expands_into_a_slice_and_adds(dtype):
+    x, weight, start = torch.randn(4, 8), adapters(2, 1, 16, 8, dtype=dtype), adapters(4, 48, dtype=dtype)
+    y = start.npu()
+    indices = torch.tensor([1, -1, 0, 1]).npu()
+    assert torch.ops._C_ascend.bgmv_expand(x.npu(), weight.npu(), indices, y, 20, 16) is not None
+    expected = start.float()
+    for row, adapter in ((0, 1), (2, 0), (3, 1)):
+        expected[row, 20:36] += weight[adapter, 0].float() @ x[row]
+    assert close(y, expected.to(dtype))
+
+
+def test_lora_for_runs_of_rows_is_lora_row_by_row():
+    lengths, of_runs = torch.tensor([2, 3, 1]).npu(), torch.tensor([1, -1, 0]).npu()
+    by_row = torch.tensor([1, 1, -1, -1, -1, 0, -1, -1]).npu()  # two rows of padding
+    x, a, b = (t.npu() for t in (torch.randn(8, 32), adapters(2, 8, 32), adapters(2, 32, 8)))
+    low, low_of_runs, y = torch.zeros(8, 8).npu(), torch.zeros(8, 8).npu(), torch.randn(8, 32)
+    torch.ops._C_ascend.bgmv_shrink(x, a, by_row, low, 1.0)
+    torch.ops._C_ascend.sgmv_shrink(x, a, of_runs, lengths, low_of_runs, 1.0)
+    assert close(low_of_runs, low.cpu())
+    assert low.cpu().abs().sum(1).bool().tolist() == [True, True, False, False, False, True, False, False]
+    full, full_of_runs = y.clone().npu(), y.clone().npu()
+    torch.ops._C_ascend.bgmv_expand(low, b, by_row, full, 0, 32)
+    torch.ops._C_ascend.sgmv_expand(low, b, of_runs, lengths, full_of_runs, 0, 32)
+    assert close(full_of_runs, full.cpu())
+    assert not torch.equal(full.cpu(), y)
+
+
+def test_lora_refuses_what_the_kernels_refuse():
+    indices, y, weight = (
+        torch.zeros(2, dtype=torch.int64).npu(),
+        torch.zeros(2, 16).npu(),
+        torch.zeros(1, 16, 8),
+    )
+    with pytest.raises(RuntimeError, match="3 rows of x, 2 of y"):
+        torch.ops._C_ascend.bgmv_expand(torch.zeros(3, 8).npu(), weight.npu(), indices, y, 0, 16)
+    with pytest.raises(RuntimeError, match="16 columns from 4 on, of 16"):
+        torch.ops._C_ascend.bgmv_expand(torch.zeros(2, 8).npu(), weight.npu(), indices, y, 4, 16)
+    with pytest.raises(RuntimeError, match="rank must be one of"):
+        torch.ops._C_ascend.bgmv_expand(
+            torch.zeros(2, 4).npu(), torch.zeros(1, 16, 4).npu(), indices, y, 0, 16
+        )
+    with pytest.raises(RuntimeError, match="y must be float32"):
+        torch.ops._C_ascend.bgmv_shrink(
+            torch.zeros(2, 16).npu(), torch.zeros(1, 8, 16).npu(), indices, y[:, :8].half(), 1.0
+        )

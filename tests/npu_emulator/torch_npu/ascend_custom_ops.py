@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from . import _emulator, switches
-from .operators import moe, norms, sampling
+from .operators import lora, moe, norms, sampling
 from .operators._operator import cpu, npu, operator
 from .operators.dispatcher import like, rstd_of
 
@@ -152,8 +152,44 @@ def npu_copy_and_expand_eagle_inputs(
     return tuple(npu(result) for result in results)
 
 
-# schema -> implementation; None: vllm-ascend looks for the name and these tests never call it
-_SCHEMAS: dict[str, Callable | None] = {
+@_custom
+def bgmv_shrink(x: Tensor, weight: Tensor, indices: Tensor, y: Tensor, scale: float) -> None:
+    lora.shrink("bgmv_shrink", cpu(x), cpu(weight), cpu(indices), cpu(y), scale)
+
+
+@_custom
+def bgmv_expand(
+    x: Tensor, weight: Tensor, indices: Tensor, y: Tensor, slice_offset: int, slice_size: int
+) -> Tensor:
+    lora.expand("bgmv_expand", cpu(x), cpu(weight), cpu(indices), cpu(y), slice_offset, slice_size)
+    return y
+
+
+@_custom
+def sgmv_shrink(
+    x: Tensor, weight: Tensor, lora_indices: Tensor, seq_len: Tensor, y: Tensor, scale: float
+) -> None:
+    adapters = lora.of_rows(cpu(lora_indices), cpu(seq_len), x.shape[0])
+    lora.shrink("sgmv_shrink", cpu(x), cpu(weight), adapters, cpu(y), scale)
+
+
+@_custom
+def sgmv_expand(
+    x: Tensor,
+    weight: Tensor,
+    lora_indices: Tensor,
+    seq_len: Tensor,
+    y: Tensor,
+    slice_offset: int,
+    slice_size: int,
+) -> Tensor:
+    adapters = lora.of_rows(cpu(lora_indices), cpu(seq_len), x.shape[0])
+    lora.expand("sgmv_expand", cpu(x), cpu(weight), adapters, cpu(y), slice_offset, slice_size)
+    return y
+
+
+# schema -> implementation
+_SCHEMAS: dict[str, Callable] = {
     "npu_copy_and_expand_eagle_inputs(Tensor target_token_ids, Tensor target_positions,"
     " Tensor next_token_ids, Tensor query_start_loc, Tensor query_end_loc, int padding_token_id,"
     " int parallel_drafting_token_id, int num_padding_slots_per_request, bool shift_input_ids,"
@@ -184,22 +220,24 @@ _SCHEMAS: dict[str, Callable | None] = {
     "weak_ref_tensor(Tensor input) -> Tensor":
         weak_ref_tensor,
     "bgmv_shrink(Tensor! x, Tensor! weight, Tensor! indices, Tensor! y, float scale) -> ()":
-        None,
+        bgmv_shrink,
     "bgmv_expand(Tensor! x, Tensor! weight, Tensor! indices, Tensor! y, int slice_offset, int slice_size)"
     " -> Tensor":
-        None,
+        bgmv_expand,
     "sgmv_shrink(Tensor! x, Tensor! weight, Tensor! lora_indices, Tensor! seq_len, Tensor! y, float scale)"
     " -> ()":
-        None,
+        sgmv_shrink,
     "sgmv_expand(Tensor! x, Tensor! weight, Tensor! lora_indices, Tensor! seq_len, Tensor! y,"
     " int slice_offset, int slice_size) -> Tensor":
-        None,
+        sgmv_expand,
 }  # fmt: skip
 _META: dict[str, Callable[..., Any]] = {
     "npu_gemma_rms_norm": lambda x, *rest, **options: (like(x), rstd_of(x)),
     "npu_add_rms_norm_bias": lambda x, *rest, **options: (like(x), rstd_of(x), like(x)),
     "npu_apply_top_k_top_p": lambda logits, *rest, **options: like(logits),
     "weak_ref_tensor": like,
+    "bgmv_expand": lambda x, weight, indices, y, *slice_: like(y),
+    "sgmv_expand": lambda x, weight, indices, lengths, y, *slice_: like(y),
 }
 _library = torch.library.Library("_C_ascend", "DEF")
 
@@ -207,8 +245,7 @@ _library = torch.library.Library("_C_ascend", "DEF")
 def install() -> None:
     for schema, implementation in _SCHEMAS.items():
         _library.define(schema)
-        if implementation is not None:
-            _library.impl(schema.split("(")[0], implementation, "PrivateUse1")
+        _library.impl(schema.split("(")[0], implementation, "PrivateUse1")
     for name, meta in _META.items():
         _library.impl(name, meta, "Meta")
     sys.modules["vllm_ascend.vllm_ascend_C"] = types.ModuleType("vllm_ascend.vllm_ascend_C")

@@ -26,7 +26,7 @@ _replacements: Any = None  # an inductor PatternMatcherPass, once something is r
 class CompilerConfig:
     def __init__(self) -> None:
         self.mode = "max-autotune"
-        self.debug = types.SimpleNamespace(run_eagerly=False)
+        self.debug = types.SimpleNamespace(run_eagerly=False, aclgraph=types.SimpleNamespace())
         self.experimental_config = types.SimpleNamespace(aclgraph=types.SimpleNamespace())
 
 

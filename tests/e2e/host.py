@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host pair under test: what it can do without us, and what it rounds by itself.
+
+All that the tests and benchmarks need to know of the differences between pairs. It reads installed
+versions and imports no host.
+"""
+
+from __future__ import annotations
+
+from ascend_specpatch.hosts import has_reached, installed
+
+from .cases import Case
+
+PAIR = installed()
+
+IN_FLOAT32 = 1e-5
+IN_BFLOAT16 = 1 / 128  # one step of bfloat16: what another batch shape may round differently
+
+
+def drafts_alone(method: str) -> bool:
+    """Whether the hosts alone have the method, by its name in ``matrix.METHODS``."""
+    return has_reached(PAIR, "vllm-ascend 0.17.0rc1") or (
+        method != "draft_model" and not method.endswith(", parallel")
+    )
+
+
+def precision(case: Case) -> float:
+    """By how much the drafter's logits may differ from the reference's, in parts of the largest.
+
+    Since 0.17.0 vLLM rounds the router logits of DeepSeek's experts to bfloat16, whatever the model's type.
+    """
+    rounds = case.model.startswith("dsv3") and has_reached(PAIR, "vllm 0.17.0")
+    return IN_BFLOAT16 if rounds else IN_FLOAT32
