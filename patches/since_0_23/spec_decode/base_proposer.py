@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 LEANS_ON: tuple[str, ...] = (
     # The class it stands on, those that stand on it, and what they are given.
     "vllm.config.speculative:SpeculativeConfig.use_step3p5_mtp",
+    "vllm.model_executor.models.utils:process_eagle_weight",
     "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.__init__",
     "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer._get_positions",
+    "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer._maybe_share_lm_head",
     "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.initialize_attn_backend",
     "vllm_ascend.spec_decode.dflash_proposer:AscendDflashProposer",
     "vllm_ascend.spec_decode.draft_proposer:AscendDraftModelProposer",
@@ -113,6 +115,22 @@ class ProposerBase(DraftLoop):
             or self.use_compress
             or get_ascend_config().enable_reduce_sample
         )
+
+    def _maybe_share_lm_head(self, model: Any) -> None:
+        """vLLM decides whether the language-model head is the target's. The host's method, which also wraps
+        the passes into graphs, asks for the method alone: a head that the checkpoint lacks is left with
+        weights that nobody wrote, one that it has is replaced."""
+        own = getattr(self.model, "lm_head", None)
+        super()._maybe_share_lm_head(model)
+        if self._host_drafts:
+            return
+        from vllm.model_executor.models import supports_multimodal
+        from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
+
+        if own is not None:
+            self.model.lm_head = own
+        language_model = model.get_language_model() if supports_multimodal(model) else model
+        SpecDecodeBaseProposer._maybe_share_lm_head(self, language_model)
 
     def _inputs_of_first_pass(self, *arguments: Any) -> tuple[int, torch.Tensor, Any]:
         num_tokens, to_sample, metadata, _ = self.set_inputs_first_pass(*arguments)
