@@ -210,6 +210,14 @@ def test_second_version_and_paged_attention_agree_with_the_first():
         actual_seq_qlen=[1, 2, 3], actual_seq_kvlen=[9, 1, 0], **renamed,
     )  # fmt: skip
     assert torch.equal(second.cpu(), expected.cpu())
+    out = torch.full((4, HEADS, HEAD_SIZE), 7.0, device="npu")
+    torch_npu.npu_fused_infer_attention_score_v2.out(
+        query.npu(), cache.key.flatten(2).npu(), cache.value.flatten(2).npu(), block_table=cache.table.npu(),
+        actual_seq_qlen=[1, 2, 3], actual_seq_kvlen=[9, 1, 0], workspace=None,
+        out=[out, torch.empty(1, device="npu")], **renamed,
+    )  # fmt: skip
+    assert torch.equal(out[:3].cpu(), expected.cpu())
+    assert (out[3:] == 7).all()
     paged = torch.zeros(3, HEADS, HEAD_SIZE, device="npu")
     lengths = torch.tensor([9, 1, 0], dtype=torch.int32)
     torch_npu._npu_paged_attention(

@@ -253,6 +253,15 @@ def npu_fused_infer_attention_score(
     return npu(output), npu(lse)
 
 
+def _write_attention(
+    query: Tensor, key: Tensor, value: Tensor, out: list[Tensor], options: dict[str, Any]
+) -> list[Tensor]:
+    """Writes out[0], whose tail beyond the output (padding) keeps its contents."""
+    output, _ = _fused_infer_attention(query, key, value, **options)
+    cpu(out[0])[: output.shape[0]].view(output.shape).copy_(output)
+    return out
+
+
 @operator(name=_FIA)
 def _npu_fused_infer_attention_score_out(
     query: Tensor,
@@ -263,38 +272,47 @@ def _npu_fused_infer_attention_score_out(
     out: list[Tensor],
     **options: Any,
 ) -> list[Tensor]:
-    """Writes out[0], whose tail beyond the output (padding) keeps its contents."""
-    output, _ = _fused_infer_attention(query, key, value, **options)
-    cpu(out[0])[: output.shape[0]].view(output.shape).copy_(output)
-    return out
+    return _write_attention(query, key, value, out, options)
 
 
 npu_fused_infer_attention_score.out = _npu_fused_infer_attention_score_out
 
 
+# What the second version of the operator calls the arguments of the first.
+_V2_NAMES = {
+    "num_query_heads": "num_heads",
+    "softmax_scale": "scale",
+    "actual_seq_qlen": "actual_seq_lengths",
+    "actual_seq_kvlen": "actual_seq_lengths_kv",
+}
+
+
+def _from_v2(options: dict[str, Any]) -> dict[str, Any]:
+    return {_V2_NAMES.get(name, name): value for name, value in options.items()}
+
+
 @operator
 def npu_fused_infer_attention_score_v2(
+    query: Tensor, key: Tensor, value: Tensor, **options: Any
+) -> tuple[Tensor, Tensor]:
+    output, lse = _fused_infer_attention(query, key, value, **_from_v2(options))
+    return npu(output), npu(lse)
+
+
+@operator(name=f"{_FIA}_v2")
+def _npu_fused_infer_attention_score_v2_out(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     *,
-    num_query_heads: int = 1,
-    softmax_scale: float = 1.0,
-    actual_seq_qlen: Any = None,
-    actual_seq_kvlen: Any = None,
+    workspace: Tensor | None = None,
+    out: list[Tensor],
     **options: Any,
-) -> tuple[Tensor, Tensor]:
-    output, lse = _fused_infer_attention(
-        query,
-        key,
-        value,
-        num_heads=num_query_heads,
-        scale=softmax_scale,
-        actual_seq_lengths=actual_seq_qlen,
-        actual_seq_lengths_kv=actual_seq_kvlen,
-        **options,
-    )
-    return npu(output), npu(lse)
+) -> list[Tensor]:
+    return _write_attention(query, key, value, out, _from_v2(options))
+
+
+npu_fused_infer_attention_score_v2.out = _npu_fused_infer_attention_score_v2_out
 
 
 @operator
@@ -362,6 +380,13 @@ def _npu_paged_attention(
 
 @no_launch
 def _npu_fused_infer_attention_score_get_max_workspace(query: Tensor, *args: Any, **options: Any) -> Tensor:
+    return torch.empty(1, dtype=torch.uint8, device=query.device)
+
+
+@no_launch
+def _npu_fused_infer_attention_score_v2_get_max_workspace(
+    query: Tensor, *args: Any, **options: Any
+) -> Tensor:
     return torch.empty(1, dtype=torch.uint8, device=query.device)
 
 
