@@ -95,6 +95,14 @@ class ProposerBase(DraftLoop):
     def __init__(self, vllm_config: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(vllm_config, *arguments, **options)
         drafts_here = not self._host_drafts
+        if (
+            drafts_here
+            and self.needs_extra_input_slots
+            and self.compilation_config.cudagraph_mode.has_full_cudagraphs()
+        ):
+            # The first pass is longer than the target's by a slot a request, so it fits none of the captured
+            # sizes; and the host would start to capture it without what replays need.
+            self.use_cuda_graph = False
         self.graph_buffers = GraphBuffers(self) if drafts_here and self.use_cuda_graph else None
         if drafts_here and vllm_config.model_config.is_deepseek_mla:
             size = vllm_config.model_config.hf_text_config.qk_rope_head_dim
