@@ -18,18 +18,19 @@ from ascend_specpatch.patches.since_0_23.spec_decode.base_proposer import Propos
 class Metadata:
     seq_lens_cpu: Any
     _seq_lens_cpu: Any
+    query_start_loc: Any = torch.tensor([0, 4, 8])  # noqa: RUF009 - never written to
+    block_table_tensor: Any = torch.arange(3)  # noqa: RUF009 - with a row of padding
 
     def replace(self, **changes: Any) -> Metadata:
         return replace(self, **changes)
 
 
 class Proposer(ProposerBase):
-    def __init__(self, metadata: Metadata | None = None) -> None:
-        self.metadata = metadata
+    def __init__(self) -> None:
         self._cos, self._sin = torch.zeros(2, 4, 1, 1, 2), torch.zeros(2, 4, 1, 1, 2)
 
     def set_inputs_first_pass(self, *arguments: Any) -> tuple[int, str, Any, None]:
-        return 3, "rows", self.metadata, None
+        return 3, "rows", arguments[-2], None
 
 
 @pytest.mark.parametrize(
@@ -44,8 +45,15 @@ def test_lengths_on_the_host_are_in_one_field(
     public: list[int] | None, private: list[int] | None, lengths: list[int]
 ) -> None:
     """The loop advances one field for each pass; attention must not find another in the other."""
-    inputs = Proposer(Metadata(public, private))._inputs_of_first_pass()
-    assert inputs == (3, "rows", Metadata(lengths, None))
+    *inputs, metadata = Proposer()._inputs_of_first_pass(Metadata(public, private), None)
+    assert inputs == [3, "rows"]
+    assert (metadata.seq_lens_cpu, metadata._seq_lens_cpu) == (lengths, None)
+
+
+def test_the_block_table_ends_with_the_queries() -> None:
+    """vLLM computes the slots of a draft model for as many requests as the table has rows."""
+    _, _, metadata = Proposer()._inputs_of_first_pass(Metadata([5, 7], None), None)
+    assert metadata.block_table_tensor.tolist() == [0, 1]
 
 
 def _mla(shared: torch.Tensor) -> Any:

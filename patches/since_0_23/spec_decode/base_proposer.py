@@ -141,7 +141,13 @@ class ProposerBase(DraftLoop):
         SpecDecodeBaseProposer._maybe_share_lm_head(self, language_model)
 
     def _inputs_of_first_pass(self, *arguments: Any) -> tuple[int, torch.Tensor, Any]:
-        num_tokens, to_sample, metadata, _ = self.set_inputs_first_pass(*arguments)
+        *tensors, metadata, num_rejected = arguments
+        # Where the target ran in a padded graph, the block table is longer than the queries, by which the
+        # slots of a draft model are computed.
+        table = metadata.block_table_tensor[: metadata.query_start_loc.shape[0] - 1]
+        num_tokens, to_sample, metadata, _ = self.set_inputs_first_pass(
+            *tensors, metadata.replace(block_table_tensor=table), num_rejected
+        )
         # Of two fields for the lengths on the host, attention takes the private one where it is set, and
         # without asynchronous scheduling both are.
         lengths = metadata.seq_lens_cpu if metadata._seq_lens_cpu is None else metadata._seq_lens_cpu
