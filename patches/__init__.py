@@ -13,7 +13,7 @@ from ascend_specpatch.registry import Form, Patch
 
 _0_16 = (HostPair("0.16.0", "0.16.0rc1"),)
 _0_17_TO_0_18 = (HostPair("0.17.0", "0.17.0rc1"), HostPair("0.18.0", "0.18.0"))
-_UP_TO_0_18 = (*_0_16, *_0_17_TO_0_18)
+_0_23 = (HostPair("0.23.0", "0.23.0"),)
 
 _ENGINE_CORE = "vllm.v1.engine.core"
 _SCHEDULER = "vllm.v1.core.sched.scheduler"
@@ -21,6 +21,7 @@ _WORKER = "vllm_ascend.worker.worker"
 _ASYNC_SCHEDULER = "vllm.v1.core.sched.async_scheduler"
 _VLLM_PROPOSERS = "vllm.v1.spec_decode.eagle"
 _ASCEND_PROPOSERS = "vllm_ascend.spec_decode.eagle_proposer"
+_ASCEND_BASE_PROPOSER = "vllm_ascend.spec_decode.llm_base_proposer"
 _ASCEND_DRAFT_MODEL = "vllm_ascend.spec_decode.draft_proposer"
 _MODEL_RUNNER = "vllm_ascend.worker.model_runner_v1"
 _INPUT_BATCH = "vllm.v1.worker.gpu_input_batch"
@@ -57,28 +58,30 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "spec_decode.abstract_proposers",
         target=_VLLM_PROPOSERS,
-        hosts=_UP_TO_0_18,
+        in_host_since="vllm-ascend 0.19.1rc1",
         summary="vLLM's proposers get ABCMeta, so that Ascend's answer isinstance checks",
     ),
     Patch(
         "spec_decode.base_proposer",
         target=_ASCEND_PROPOSERS,
-        hosts=_UP_TO_0_18,
-        forms=(Form(_0_17_TO_0_18, folder="since_0_17"),),
+        forms=(
+            Form(_0_17_TO_0_18, folder="since_0_17"),
+            Form(_0_23, folder="since_0_23", target=_ASCEND_BASE_PROPOSER),
+        ),
         requires=("spec_decode.abstract_proposers",),
         summary="Ascend's SpecDecodeBaseProposer, under vLLM's",
     ),
     Patch(
         "spec_decode.eagle_proposer",
         target=_ASCEND_PROPOSERS,
-        hosts=_UP_TO_0_18,
+        in_host_since="vllm-ascend 0.19.1rc1",
         requires=("spec_decode.base_proposer",),
         summary="EagleProposer on Ascend's base: eagle, eagle3, mtp",
     ),
     Patch(
         "spec_decode.draft_model_proposer",
         target=_ASCEND_PROPOSERS,
-        hosts=_UP_TO_0_18,
+        in_host_since="vllm-ascend 0.19.1rc1",
         forms=(Form(_0_17_TO_0_18, folder="since_0_17", target=_ASCEND_DRAFT_MODEL),),
         requires=("spec_decode.base_proposer",),
         summary="DraftModelProposer on Ascend's base: draft_model",

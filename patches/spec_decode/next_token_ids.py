@@ -91,9 +91,7 @@ def prepare_drafting(
     return next_token_ids, valid_count, padded_inputs(self, common_attn_metadata, to_sample, rejected)
 
 
-def discarded(
-    self: Any, sampled_token_ids: torch.Tensor, indices: torch.Tensor, number: int
-) -> torch.Tensor:
+def discarded(self: Any, sampled_token_ids: torch.Tensor, indices: torch.Tensor, number: int) -> torch.Tensor:
     """bool [num_reqs], on the device. Where nothing is discarded, which is the rule, one that is kept."""
     num_reqs = sampled_token_ids.shape[0]
     none = getattr(self, "_none_discarded", None)
