@@ -13,6 +13,7 @@ from ascend_specpatch.registry import Form, Patch
 
 _0_16 = (HostPair("0.16.0", "0.16.0rc1"),)
 _0_17_TO_0_18 = (HostPair("0.17.0", "0.17.0rc1"), HostPair("0.18.0", "0.18.0"))
+_UP_TO_0_18 = (*_0_16, *_0_17_TO_0_18)
 _0_23 = (HostPair("0.23.0", "0.23.0"),)
 
 _ENGINE_CORE = "vllm.v1.engine.core"

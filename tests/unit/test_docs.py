@@ -21,6 +21,7 @@ DOCUMENTS = (
     "docs/activation.md",
     "docs/ascend_compile.md",
     "docs/development.md",
+    "docs/hosts.md",
     "docs/kernels.md",
     "docs/performance.md",
 )
