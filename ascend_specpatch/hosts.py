@@ -24,6 +24,7 @@ SUPPORTED: tuple[HostPair, ...] = (
     HostPair("0.16.0", "0.16.0rc1"),
     HostPair("0.17.0", "0.17.0rc1"),
     HostPair("0.18.0", "0.18.0"),
+    HostPair("0.23.0", "0.23.0"),
 )
 """From the oldest to the newest."""
 

@@ -14,6 +14,7 @@ from ascend_specpatch.registry import Form, Patch
 _0_16 = (HostPair("0.16.0", "0.16.0rc1"),)
 _0_17_TO_0_18 = (HostPair("0.17.0", "0.17.0rc1"), HostPair("0.18.0", "0.18.0"))
 _UP_TO_0_18 = (*_0_16, *_0_17_TO_0_18)
+_0_23 = (HostPair("0.23.0", "0.23.0"),)
 
 _ENGINE_CORE = "vllm.v1.engine.core"
 _SCHEDULER = "vllm.v1.core.sched.scheduler"
@@ -21,6 +22,7 @@ _WORKER = "vllm_ascend.worker.worker"
 _ASYNC_SCHEDULER = "vllm.v1.core.sched.async_scheduler"
 _VLLM_PROPOSERS = "vllm.v1.spec_decode.eagle"
 _ASCEND_PROPOSERS = "vllm_ascend.spec_decode.eagle_proposer"
+_ASCEND_BASE_PROPOSER = "vllm_ascend.spec_decode.llm_base_proposer"
 _ASCEND_DRAFT_MODEL = "vllm_ascend.spec_decode.draft_proposer"
 _MODEL_RUNNER = "vllm_ascend.worker.model_runner_v1"
 _INPUT_BATCH = "vllm.v1.worker.gpu_input_batch"
@@ -32,9 +34,13 @@ _ASCEND_NGRAM = "vllm_ascend.spec_decode.ngram_proposer"
 _ASCEND_SAMPLER = "vllm_ascend.sample.rejection_sampler"
 
 
-def _kernel(name: str, target: str, upstream: str) -> Patch:
+def _kernel(name: str, target: str, upstream: str, *forms: Form) -> Patch:
     return Patch(
-        f"spec_decode.kernels.{name}", target=target, hosts=_0_16, summary=f"a kernel in place of {upstream}"
+        f"spec_decode.kernels.{name}",
+        target=target,
+        hosts=_UP_TO_0_18,
+        forms=forms,
+        summary=f"a kernel in place of {upstream}",
     )
 
 
@@ -47,34 +53,36 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "worker.equal_ranks",
         target=_ENGINE_CORE,
-        hosts=_0_16,
+        hosts=_UP_TO_0_18,
         summary="an engine does not start where its ranks are patched differently",
     ),
     Patch(
         "spec_decode.abstract_proposers",
         target=_VLLM_PROPOSERS,
-        hosts=_UP_TO_0_18,
+        in_host_since="vllm-ascend 0.19.1rc1",
         summary="vLLM's proposers get ABCMeta, so that Ascend's answer isinstance checks",
     ),
     Patch(
         "spec_decode.base_proposer",
         target=_ASCEND_PROPOSERS,
-        hosts=_UP_TO_0_18,
-        forms=(Form(_0_17_TO_0_18, folder="since_0_17"),),
+        forms=(
+            Form(_0_17_TO_0_18, folder="since_0_17"),
+            Form(_0_23, folder="since_0_23", target=_ASCEND_BASE_PROPOSER),
+        ),
         requires=("spec_decode.abstract_proposers",),
         summary="Ascend's SpecDecodeBaseProposer, under vLLM's",
     ),
     Patch(
         "spec_decode.eagle_proposer",
         target=_ASCEND_PROPOSERS,
-        hosts=_UP_TO_0_18,
+        in_host_since="vllm-ascend 0.19.1rc1",
         requires=("spec_decode.base_proposer",),
         summary="EagleProposer on Ascend's base: eagle, eagle3, mtp",
     ),
     Patch(
         "spec_decode.draft_model_proposer",
         target=_ASCEND_PROPOSERS,
-        hosts=_UP_TO_0_18,
+        in_host_since="vllm-ascend 0.19.1rc1",
         forms=(Form(_0_17_TO_0_18, folder="since_0_17", target=_ASCEND_DRAFT_MODEL),),
         requires=("spec_decode.base_proposer",),
         summary="DraftModelProposer on Ascend's base: draft_model",
@@ -88,20 +96,21 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "spec_decode.next_token_ids",
         target=_ASCEND_PROPOSERS,
-        hosts=_0_16,
+        hosts=_UP_TO_0_18,
+        forms=(Form(_0_17_TO_0_18, folder="since_0_17"),),
         requires=("spec_decode.base_proposer", "spec_decode.rejected_token_count"),
         summary="next tokens and inputs of drafting in one launch",
     ),
     Patch(
         "spec_decode.first_draft_slots",
         target=_SCHEDULER,
-        hosts=_0_16,
+        hosts=_UP_TO_0_18,
         summary="the first drafts of a request have KV slots of their own",
     ),
     Patch(
         "spec_decode.sampling_constraints",
         target=_ASCEND_SAMPLER,
-        hosts=_0_16,
+        hosts=_UP_TO_0_18,
         summary="temperature, top-k and top-p of each draft token in one launch",
     ),
     _kernel("prepare_inputs", _VLLM_DRAFTING, "eagle_prepare_inputs_padded_kernel"),
@@ -111,7 +120,12 @@ PATCHES: tuple[Patch, ...] = (
     _kernel("rejection_random", _VLLM_SAMPLING, "rejection_random_sample_kernel"),
     _kernel("expand", _VLLM_SAMPLING, "expand_kernel"),
     _kernel("recovered_tokens", _VLLM_SAMPLING, "sample_recovered_tokens_kernel"),
-    _kernel("ascend_prepare_inputs", _ASCEND_DRAFTING, "prepare_inputs_padded_kernel"),
+    _kernel(
+        "ascend_prepare_inputs",
+        _ASCEND_DRAFTING,
+        "prepare_inputs_padded_kernel",
+        Form(_0_17_TO_0_18, folder="since_0_17"),
+    ),
     _kernel("ascend_rejection_greedy", _ASCEND_SAMPLING, "rejection_greedy_sample_triton"),
     _kernel(
         "ascend_rejection_greedy_one_draft", _ASCEND_SAMPLING, "rejection_greedy_sample_spec_len_1_triton"
@@ -120,7 +134,7 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "spec_decode.kernels.ascend_block_verify",
         target=_ASCEND_SAMPLING,
-        hosts=_0_16,
+        in_host_since="vllm-ascend 0.18.0",
         summary="rejection_random_sample_block_verify_kernel keeps the target's distribution: token by token",
     ),
     _kernel("ascend_expand", _ASCEND_SAMPLING, "expand_kernel"),
@@ -128,31 +142,31 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "spec_decode.ngram_at_max_length",
         target=_ASCEND_NGRAM,
-        hosts=_0_16,
+        hosts=_UP_TO_0_18,
         summary="ngram drafts for requests that are almost as long as the model",
     ),
     Patch(
         "spec_decode.sampled_verification",
         target=_ASCEND_SAMPLER,
-        hosts=_0_16,
+        in_host_since="vllm-ascend 0.18.0",
         summary="without Triton, drafts of requests that sample are verified one by one",
     ),
     Patch(
         "spec_decode.seeded_recovery",
         target=_ASCEND_SAMPLER,
-        hosts=_0_16,
+        hosts=_UP_TO_0_18,
         summary="a seed gives one text, whoever else in the batch has drafts",
     ),
     Patch(
         "spec_decode.skipped_requests",
         target=_ASYNC_SCHEDULER,
-        hosts=_0_16,
+        hosts=_UP_TO_0_18,
         summary="a request that a step left out comes back without drafts",
     ),
     Patch(
         "spec_decode.allowed_tokens",
         target=_VLLM_SAMPLING,
-        hosts=_0_16,
+        in_host_since="vllm 0.18.0",
         summary="allowed_token_ids work while drafts are verified",
     ),
     Patch(
@@ -172,37 +186,37 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "model_runner.accepted_logprobs",
         target=_MODEL_RUNNER,
-        hosts=_0_16,
+        hosts=_UP_TO_0_18,
         summary="logprobs of accepted tokens, without asynchronous scheduling",
     ),
     Patch(
         "model_runner.async_output_tokens",
         target=_MODEL_RUNNER,
-        hosts=_0_16,
+        hosts=_UP_TO_0_18,
         summary="penalties see the tokens of earlier steps under asynchronous scheduling",
     ),
     Patch(
         "model_runner.grammar_bitmask",
         target=_MODEL_RUNNER,
-        hosts=_0_16,
+        in_host_since="vllm 0.18.0",
         summary="structured output in a batch with other requests",
     ),
     Patch(
         "model_runner.allowed_tokens_rows",
         target=_INPUT_BATCH,
-        hosts=_0_16,
+        hosts=_UP_TO_0_18,
         summary="allowed_token_ids stay with their request when rows of the batch move",
     ),
     Patch(
         "model_runner.short_mla_prompts",
         target=_MODEL_RUNNER,
-        hosts=_0_16,
+        hosts=_UP_TO_0_18,
         summary="with MLA, prompts no longer than a step of drafts are attended to rightly",
     ),
     Patch(
         "model_runner.lora_in_graphs",
         target=_MODEL_RUNNER,
-        hosts=_0_16,
+        hosts=_UP_TO_0_18,
         summary="in captured graphs, every request of a batch has its own LoRA adapter",
     ),
 )

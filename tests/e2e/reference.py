@@ -206,8 +206,20 @@ class _FromHiddenStates:
         return (out[0] if isinstance(out, tuple) else out)[0]
 
 
+def _fused_experts(weights: dict[str, Tensor], count: int) -> dict[str, Tensor]:
+    """A checkpoint's experts as transformers 5 holds them: all in two tensors."""
+    gate, up, down = (
+        torch.stack([weights[f"mlp.experts.{expert}.{name}_proj.weight"] for expert in range(count)])
+        for name in ("gate", "up", "down")
+    )
+    return {"mlp.experts.gate_up_proj": torch.cat([gate, up], 1), "mlp.experts.down_proj": down}
+
+
 def _load_layer(layer: torch.nn.Module, weights: dict[str, Tensor], prefix: str) -> torch.nn.Module:
     own = {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
+    experts = getattr(layer.mlp, "experts", None)
+    if hasattr(experts, "gate_up_proj"):
+        own |= _fused_experts(own, experts.num_experts)
     missing = layer.load_state_dict(own, strict=False).missing_keys
     if missing:
         raise ValueError(f"the checkpoint lacks {', '.join(prefix + name for name in missing)}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
@@ -34,8 +35,6 @@ class Reshape:
 
     def _config(self, old: LlamaConfig) -> LlamaConfig:
         width = 2 if self.hidden else 1
-        # Head i of a doubled head size rotates by theta'**(-i/D) = theta**(-2i/2D) only if theta' = theta**2.
-        theta = old.rope_theta**2 if self.head_dim else old.rope_theta
         return LlamaConfig(
             **{
                 **old.to_diff_dict(),
@@ -44,11 +43,19 @@ class Reshape:
                 "num_hidden_layers": old.num_hidden_layers + self.extra_layers,
                 "num_key_value_heads": old.num_attention_heads if self.kv_heads else old.num_key_value_heads,
                 "head_dim": (2 if self.head_dim else 1) * old.head_dim,
-                "rope_theta": theta,
+                **self._rope(old),
                 # The mean square over a zero-padded vector is smaller by the width; epsilon follows.
                 "rms_norm_eps": old.rms_norm_eps / width,
             }
         )
+
+    def _rope(self, old: LlamaConfig) -> dict[str, Any]:
+        # Head i of a doubled head size rotates by theta'**(-i/D) = theta**(-2i/2D) only if theta' = theta**2.
+        power = 2 if self.head_dim else 1
+        parameters = getattr(old, "rope_parameters", None)
+        if parameters is None:  # transformers 4
+            return {"rope_theta": old.rope_theta**power}
+        return {"rope_parameters": {**parameters, "rope_theta": parameters["rope_theta"] ** power}}
 
 
 class _Transplant:

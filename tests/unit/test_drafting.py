@@ -366,6 +366,7 @@ def test_a_captured_size_is_filled_up_with_requests_without_keys(num_rows: int, 
     assert full.query_start_loc_cpu.dtype == torch.int32
     assert full.seq_lens_cpu.tolist() == [9, 13] + [0] * len(extra)
     assert (full.num_reqs, full.num_actual_tokens) == (2 + len(extra), num_rows)
+    assert full.block_table_tensor.shape[0] >= full.num_reqs
     assert_untouched(metadata, before)
 
 

@@ -71,7 +71,7 @@ class GraphBuffers:
         positions = proposer._get_positions(proposer.max_num_tokens)
         # The host captures sizes for more requests than may run; their dummy runs fill them.
         most = max(proposer.runner.max_num_reqs, proposer.max_num_tokens // (steps + 2))
-        self.rows = positions.new_zeros((steps, most))
+        self.rows = positions.new_zeros((steps, most), dtype=torch.int64)
         self.positions = positions.new_zeros((steps, *positions.shape))
         self.slots: list[torch.Tensor] = proposer.slot_mapping_group[1:]
 
@@ -113,9 +113,14 @@ def fill_up(metadata: Any, num_rows: int, rows_per_request: int) -> Any:
     starts = metadata.query_start_loc_cpu
     more = torch.tensor(extra, dtype=torch.int32).cumsum(0, dtype=torch.int32) + starts[-1]
     no_keys = torch.zeros(len(extra), dtype=metadata.seq_lens_cpu.dtype)
+    num_reqs = metadata.num_reqs + len(extra)
+    blocks = metadata.block_table_tensor
+    if blocks.shape[0] < num_reqs:  # attention wants a row for each request, be there keys or not
+        blocks = torch.nn.functional.pad(blocks, (0, 0, 0, num_reqs - blocks.shape[0]))
     return metadata.replace(
         query_start_loc_cpu=torch.cat((starts, more)),
         seq_lens_cpu=torch.cat((metadata.seq_lens_cpu, no_keys)),
-        num_reqs=metadata.num_reqs + len(extra),
+        num_reqs=num_reqs,
         num_actual_tokens=num_rows,
+        block_table_tensor=blocks,
     )

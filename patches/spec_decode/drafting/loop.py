@@ -78,7 +78,7 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         num_rejected_tokens_gpu = host_arguments.get("num_rejected_tokens_gpu")
         if self.method == "eagle3":
             target_hidden_states = self.model.combine_hidden_states(target_hidden_states)
-        num_tokens, to_sample, metadata = self.set_inputs_first_pass(
+        num_tokens, to_sample, metadata = self._inputs_of_first_pass(
             target_token_ids,
             next_token_ids,
             target_positions,
@@ -118,6 +118,11 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
             if run.full and not self._update_comes_first:
                 self._update_graph(run, passes)
         return drafts[:batch]
+
+    def _inputs_of_first_pass(self, *arguments: Any) -> tuple[int, torch.Tensor, Any]:
+        """:meth:`set_inputs_first_pass`, with lengths on the host in ``seq_lens_cpu`` and nowhere else."""
+        inputs: tuple[int, torch.Tensor, Any] = self.set_inputs_first_pass(*arguments)
+        return inputs
 
     @property
     def _update_comes_first(self) -> bool:
@@ -160,7 +165,7 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
             if run.full:
                 common = fill_up(common, run.num_input_tokens, self.num_speculative_tokens + 1)
             built = builder.build_for_drafting(common_attn_metadata=common, draft_index=step)
-            _keep_own_buffers(built)
+            self._detach(built, step)
             passes.append(dict.fromkeys(layers, built))
         return passes
 
@@ -177,7 +182,16 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
             aclgraph_runtime_mode=run.mode,
             is_draft_model=True,
             draft_attn_metadatas=passes,
+            **self._context_of_host(),
         )
+
+    def _context_of_host(self) -> dict[str, Any]:
+        """What else a host puts into the forward context of a draft."""
+        return {}
+
+    def _detach(self, built: Any, step: int) -> None:
+        """Take what a pass reads out of what the host shares between passes."""
+        _keep_own_buffers(built)
 
     def _run_merged_draft(
         self,
@@ -232,7 +246,8 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         for step in range(self.num_speculative_tokens - 1):
             rows = later.rows[step]
             self.input_ids[rows] = token_ids.int()
-            self._set_positions(later.positions.shape[-1], later.positions[step])
+            # Not by _set_positions, which takes those of a target with M-RoPE for three axes.
+            self._get_positions(later.positions.shape[-1]).copy_(later.positions[step])
             embeds = None
             if self.pass_hidden_states_to_model:
                 self.hidden_states[rows] = hidden

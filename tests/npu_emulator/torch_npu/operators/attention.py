@@ -253,8 +253,7 @@ def npu_fused_infer_attention_score(
     return npu(output), npu(lse)
 
 
-@operator(name=_FIA)
-def _npu_fused_infer_attention_score_out(
+def _write_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -269,32 +268,34 @@ def _npu_fused_infer_attention_score_out(
     return out
 
 
-npu_fused_infer_attention_score.out = _npu_fused_infer_attention_score_out
+npu_fused_infer_attention_score.out = operator(_write_attention, name=_FIA)
+
+_V1_NAMES = {
+    "num_query_heads": "num_heads",
+    "softmax_scale": "scale",
+    "actual_seq_qlen": "actual_seq_lengths",
+    "actual_seq_kvlen": "actual_seq_lengths_kv",
+}
+
+
+def _as_v1(options: dict[str, Any]) -> dict[str, Any]:
+    return {_V1_NAMES.get(name, name): value for name, value in options.items()}
 
 
 @operator
 def npu_fused_infer_attention_score_v2(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    num_query_heads: int = 1,
-    softmax_scale: float = 1.0,
-    actual_seq_qlen: Any = None,
-    actual_seq_kvlen: Any = None,
-    **options: Any,
+    query: Tensor, key: Tensor, value: Tensor, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    output, lse = _fused_infer_attention(
-        query,
-        key,
-        value,
-        num_heads=num_query_heads,
-        scale=softmax_scale,
-        actual_seq_lengths=actual_seq_qlen,
-        actual_seq_lengths_kv=actual_seq_kvlen,
-        **options,
-    )
+    output, lse = _fused_infer_attention(query, key, value, **_as_v1(options))
     return npu(output), npu(lse)
+
+
+@operator(name=f"{_FIA}_v2")
+def _write_attention_v2(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> list[Tensor]:
+    return _write_attention(query, key, value, **_as_v1(options))
+
+
+npu_fused_infer_attention_score_v2.out = _write_attention_v2
 
 
 @operator
@@ -362,6 +363,13 @@ def _npu_paged_attention(
 
 @no_launch
 def _npu_fused_infer_attention_score_get_max_workspace(query: Tensor, *args: Any, **options: Any) -> Tensor:
+    return torch.empty(1, dtype=torch.uint8, device=query.device)
+
+
+@no_launch
+def _npu_fused_infer_attention_score_v2_get_max_workspace(
+    query: Tensor, *args: Any, **options: Any
+) -> Tensor:
     return torch.empty(1, dtype=torch.uint8, device=query.device)
 
 

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What vllm-ascend 0.23.0 does differently from the hosts that the draft loop was written on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ascend_specpatch.patches.since_0_23.spec_decode.base_proposer import ProposerBase  # noqa: E402
+
+
+@dataclass
+class Metadata:
+    seq_lens_cpu: Any
+    _seq_lens_cpu: Any
+    query_start_loc: Any = torch.tensor([0, 4, 8])  # noqa: RUF009 - never written to
+    block_table_tensor: Any = torch.arange(3)  # noqa: RUF009 - with a row of padding
+
+    def replace(self, **changes: Any) -> Metadata:
+        return replace(self, **changes)
+
+
+class Proposer(ProposerBase):
+    def __init__(self) -> None:
+        self._cos, self._sin = torch.zeros(2, 4, 1, 1, 2), torch.zeros(2, 4, 1, 1, 2)
+
+    def set_inputs_first_pass(self, *arguments: Any) -> tuple[int, str, Any, None]:
+        return 3, "rows", arguments[-2], None
+
+
+@pytest.mark.parametrize(
+    ("public", "private", "lengths"),
+    [
+        pytest.param(None, [5, 7], [5, 7], id="asynchronous"),
+        pytest.param([5, 7], [5, 7], [5, 7], id="synchronous"),
+        pytest.param([5, 7], None, [5, 7], id="without-the-private-field"),
+    ],
+)
+def test_lengths_on_the_host_are_in_one_field(
+    public: list[int] | None, private: list[int] | None, lengths: list[int]
+) -> None:
+    """The loop advances one field for each pass; attention must not find another in the other."""
+    *inputs, metadata = Proposer()._inputs_of_first_pass(Metadata(public, private), None)
+    assert inputs == [3, "rows"]
+    assert (metadata.seq_lens_cpu, metadata._seq_lens_cpu) == (lengths, None)
+
+
+def test_the_block_table_ends_with_the_queries() -> None:
+    """vLLM computes the slots of a draft model for as many requests as the table has rows."""
+    _, _, metadata = Proposer()._inputs_of_first_pass(Metadata([5, 7], None), None)
+    assert metadata.block_table_tensor.tolist() == [0, 1]
+
+
+def _mla(shared: torch.Tensor) -> Any:
+    return SimpleNamespace(decode=SimpleNamespace(cos=shared[0], sin=shared[1]))
+
+
+def test_every_pass_reads_its_own_angles_from_the_addresses_that_a_dummy_run_captured() -> None:
+    proposer, shared = Proposer(), torch.zeros(2, 3, 1, 1, 2)
+    captured, built = [_mla(shared) for _ in range(2)], [_mla(shared) for _ in range(2)]
+    for step, metadata in enumerate(captured):
+        proposer._read_own_rotary(metadata, step)
+    for step, metadata in enumerate(built):
+        shared.fill_(step + 1)  # each build writes to the same buffer
+        proposer._detach(metadata, step)
+    shared.fill_(9)
+    for step in range(2):
+        for angles in ("cos", "sin"):
+            read, filled = (getattr(found[step].decode, angles) for found in (captured, built))
+            assert read.data_ptr() == filled.data_ptr()
+            assert read.eq(step + 1).all()
+            assert read.shape == shared[0].shape
+
+
+def test_attention_without_angles_in_its_metadata_is_left_alone() -> None:
+    for metadata in (SimpleNamespace(), SimpleNamespace(decode=None)):
+        before = vars(metadata).copy()
+        Proposer()._detach(metadata, 0)
+        Proposer()._read_own_rotary(metadata, 0)
+        assert vars(metadata) == before
