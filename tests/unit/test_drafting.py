@@ -497,6 +497,6 @@ def test_discarded_requests_are_told_apart_and_forgotten() -> None:
         (2, 0, [False] * 2),
     ):
         sampled = torch.zeros(num_reqs, 4, dtype=torch.int32)
-        discarded = next_token_ids._discarded(proposer, sampled, indices, number)
+        discarded = next_token_ids.discarded(proposer, sampled, indices, number)
         assert discarded.tolist() == expected
         assert discarded.dtype == torch.bool
