@@ -562,7 +562,15 @@ ANOTHER_FORM = [
         "spec_decode.kernels.ascend_prepare_inputs",
     },
     set(),
-    {"spec_decode.base_proposer"},
+    {
+        "spec_decode.base_proposer",
+        "spec_decode.next_token_ids",
+        "spec_decode.kernels.prepare_inputs",
+        "spec_decode.kernels.prepare_next_token",
+        "spec_decode.kernels.copy_and_expand_inputs",
+        "spec_decode.kernels.ascend_prepare_inputs",
+        "model_runner.async_output_tokens",
+    },
 ]
 
 
