@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -83,3 +84,27 @@ def test_attention_without_angles_in_its_metadata_is_left_alone() -> None:
         Proposer()._detach(metadata, 0)
         Proposer()._read_own_rotary(metadata, 0)
         assert vars(metadata) == before
+
+
+class _HostPadded:
+    def prepare_next_token_ids_padded(self, sampled: Any, requests: Any, batch: Any, *rest: Any) -> Any:
+        """What the host takes where nothing valid was sampled."""
+        return [
+            requests[name][n - 1] for name, n in zip(batch.req_ids, batch.num_tokens_no_spec, strict=True)
+        ]
+
+
+class _PaddedProposer(ProposerBase, _HostPadded):
+    def __init__(self, lengths: list[int]) -> None:
+        self.runner = SimpleNamespace(optimistic_seq_lens_cpu=torch.tensor([*lengths, 0, 0]))
+
+
+def test_a_prompt_that_a_step_ends_in_goes_on_with_its_next_token() -> None:
+    """Request a has 6 tokens of its 9 in the KV cache, b all 4 and one that was sampled after them."""
+    requests = {"a": list("abcdefghi"), "b": list("wxyzs")}
+    batch = SimpleNamespace(
+        num_reqs=2, req_ids=["a", "b"], vocab_size=9, num_tokens_no_spec=np.array([9, 5, 7, 7])
+    )
+    found = _PaddedProposer([6, 4]).prepare_next_token_ids_padded(None, requests, batch, None, 0)
+    assert found == ["g", "s"]
+    assert batch.num_tokens_no_spec.tolist() == [9, 5, 7, 7]

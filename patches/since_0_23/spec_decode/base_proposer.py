@@ -3,8 +3,9 @@
 
 What: ``AscendSpecDecodeBaseProposer``, on which every proposer of this host that runs a model stands, drafts
     with the draft loop of this package.
-Why: rejected tokens of a padded batch are in the attention of the later passes, and with MLA every pass but
-    the last rotates by the angles of another one.
+Why: rejected tokens of a padded batch are in the attention of the later passes; with MLA every pass but the
+    last rotates by the angles of another one; where a step ends inside a prompt, heads are fed the last token
+    of the prompt in place of the next; a head without a language-model head has one that nobody wrote.
 How: a subclass of the host's class takes its name before the host's proposers are made::
 
         vLLM SpecDecodeBaseProposer
@@ -18,8 +19,10 @@ Until: vllm-ascend drafts as exactly.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from ascend_specpatch.patches.spec_decode.drafting.graph import GraphBuffers
@@ -36,6 +39,7 @@ LEANS_ON: tuple[str, ...] = (
     "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer._get_positions",
     "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer._maybe_share_lm_head",
     "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.initialize_attn_backend",
+    "vllm.v1.worker.gpu_input_batch:CachedRequestState.get_token_id",
     "vllm_ascend.spec_decode.dflash_proposer:AscendDflashProposer",
     "vllm_ascend.spec_decode.draft_proposer:AscendDraftModelProposer",
     "vllm_ascend.spec_decode.eagle_proposer:AscendEagleProposer",
@@ -139,6 +143,24 @@ class ProposerBase(DraftLoop):
             self.model.lm_head = own
         language_model = model.get_language_model() if supports_multimodal(model) else model
         SpecDecodeBaseProposer._maybe_share_lm_head(self, language_model)
+
+    def prepare_next_token_ids_padded(
+        self, sampled_token_ids: torch.Tensor, requests: Any, gpu_input_batch: Any, *discarded: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """A prompt that a step ends in goes on with its next token. The host takes its last one, which then
+        stays in the drafting model's KV cache."""
+        batch = gpu_input_batch.num_reqs
+        known = self.runner.optimistic_seq_lens_cpu[:batch].numpy()
+        seen = SimpleNamespace(
+            num_reqs=batch,
+            req_ids=gpu_input_batch.req_ids,
+            vocab_size=gpu_input_batch.vocab_size,
+            num_tokens_no_spec=np.minimum(gpu_input_batch.num_tokens_no_spec[:batch], known + 1),
+        )
+        result: tuple[torch.Tensor, torch.Tensor] = super().prepare_next_token_ids_padded(
+            sampled_token_ids, requests, seen, *discarded
+        )
+        return result
 
     def _inputs_of_first_pass(self, *arguments: Any) -> tuple[int, torch.Tensor, Any]:
         *tensors, metadata, num_rejected = arguments
