@@ -4,18 +4,26 @@ same."""
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from vllm.v1.utils import CpuGpuBuffer
 
+from ascend_specpatch import hosts
+from ascend_specpatch.edits import Edit
 from ascend_specpatch.kernels import prepare_inputs_padded
 from ascend_specpatch.kernels import prepare_next_token_padded as kernel
+from ascend_specpatch.patches import PATCHES
 
-from .support import VLLM, Memory, examples, hosts_kernel, ours
+from .support import NPU, VLLM, Memory, examples, hosts_kernel, ours
 
 VOCAB = 100
 
@@ -138,3 +146,50 @@ def test_more_requests_than_cores_hold() -> None:
     batch = Batch([[i % VOCAB, -1] for i in range(number)], [i % 7 == 0 for i in range(number)], [1] * number)
     with Memory() as memory:
         assert results(kernel.prepare_next_token_padded(*batch.arguments(memory))) == batch.by_hand()
+
+
+def proposers() -> tuple[Any, Any]:
+    """``prepare_next_token_ids_padded`` of the installed host's proposers, and what the patch puts there."""
+    patch = next(patch for patch in PATCHES if patch.id == "spec_decode.next_token_ids").on(hosts.installed())
+    import_module("vllm_ascend.worker.worker")  # first: the host's modules import each other
+    host = import_module(patch.target)
+    names = ("AscendSpecDecodeBaseProposer", "SpecDecodeBaseProposer", "AscendEagleProposer")
+    name = next(name for name in names if hasattr(host, name))
+    module: Any = ModuleType("host")
+    # The patch stands on spec_decode.base_proposer, which gives 0.16.0rc1's proposers this base.
+    setattr(module, "SpecDecodeBaseProposer" if name == "AscendEagleProposer" else name, type(name, (), {}))
+    import_module(patch.body).apply(Edit(patch.id, module))
+    (patched,) = (value for value in vars(module).values() if isinstance(value, type))
+    return getattr(host, name).prepare_next_token_ids_padded, patched.prepare_next_token_ids_padded
+
+
+def test_proposers_go_on_with_the_hosts_tokens() -> None:
+    """With requests that have no valid token, and go on with one that the host picks by its own measure."""
+    lengths, vocab = [7, 12, 9, 5], 40
+    batch = SimpleNamespace(
+        num_reqs=4, req_ids=list("abcd"), vocab_size=vocab, num_tokens_no_spec=np.array([*lengths, 99]) - 2
+    )
+    requests = {
+        name: SimpleNamespace(get_token_id=lambda place, first=20 * number: (first + place) % vocab)
+        for number, name in enumerate(batch.req_ids)
+    }
+    metadata = SimpleNamespace(seq_lens_cpu=torch.tensor([*lengths, 99], dtype=torch.int32))
+    sampled = [[1, 2, -1], [-1, -1, -1], [3, 4, 5], [vocab, -1, -1]]
+    found = []
+    for function in proposers():
+        drafter = SimpleNamespace(
+            backup_next_token_ids=CpuGpuBuffer(8, dtype=torch.int32, device=NPU, pin_memory=False)
+        )
+        given = {
+            "common_attn_metadata": metadata,
+            "sampled_token_ids": torch.tensor(sampled, dtype=torch.int32, device=NPU),
+            "requests": requests,
+            "gpu_input_batch": batch,
+            "discard_request_indices": torch.tensor([2, 0], device=NPU),
+            "num_discarded_requests": 1,
+        }
+        taken = inspect.signature(function).parameters
+        found.append(function(drafter, **{name: value for name, value in given.items() if name in taken}))
+    (next_tokens, counts), ours = ([values.tolist() for values in results] for results in found)
+    assert counts == [2, 0, 0, 0]
+    assert ours == [next_tokens, counts]

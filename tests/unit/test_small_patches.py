@@ -23,6 +23,9 @@ from ascend_specpatch.patches.model_runner import (  # noqa: E402
     grammar_bitmask,
     short_mla_prompts,
 )
+from ascend_specpatch.patches.since_0_23.model_runner import (  # noqa: E402
+    async_output_tokens as drafts_since_0_23,
+)
 from ascend_specpatch.patches.spec_decode import (  # noqa: E402
     allowed_tokens,
     first_draft_slots,
@@ -292,6 +295,24 @@ def test_tokens_are_filled_in_before_sampling(
     # A later step must not take these drafts for its own; without asynchronous scheduling they are the
     # scheduler's to fetch.
     assert (made._draft_token_req_ids is None) == (asynchronous or not copied)
+
+
+@pytest.mark.parametrize(
+    ("asynchronous", "verifies", "done"),
+    [
+        (True, "metadata", [("drafts", [[1, 2]]), "sampled"]),
+        (True, None, ["sampled"]),
+        (False, "metadata", ["sampled"]),
+    ],
+)
+def test_a_host_that_fills_in_the_tokens_is_given_the_drafts(
+    asynchronous: bool, verifies: Any, done: list[Any]
+) -> None:
+    made = patched(drafts_since_0_23, NPUModelRunner=type("NPUModelRunner", (Runner,), {}))
+    runner = made.NPUModelRunner(asynchronous, copied=True)
+    assert runner._sample("logits", verifies) == ("logits", verifies)
+    assert runner.done == done
+    assert made.NPUModelRunner.sample_tokens is Runner.sample_tokens
 
 
 def test_tokens_on_their_way_are_kept_for_the_next_step() -> None:
