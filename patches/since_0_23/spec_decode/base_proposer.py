@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ascend_specpatch.patches.spec_decode.drafting.first_pass import keep_positions_in_model
 from ascend_specpatch.patches.spec_decode.drafting.graph import GraphBuffers
 from ascend_specpatch.patches.spec_decode.drafting.loop import DraftLoop
 
@@ -99,6 +100,8 @@ class ProposerBase(DraftLoop):
     def __init__(self, vllm_config: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(vllm_config, *arguments, **options)
         drafts_here = not self._host_drafts
+        if drafts_here:
+            self._end_with_drafting_model()
         if (
             drafts_here
             and self.needs_extra_input_slots
@@ -170,6 +173,7 @@ class ProposerBase(DraftLoop):
         num_tokens, to_sample, metadata, _ = self.set_inputs_first_pass(
             *tensors, metadata.replace(block_table_tensor=table), num_rejected
         )
+        keep_positions_in_model(self, num_tokens)
         # Of two fields for the lengths on the host, attention takes the private one where it is set, and
         # without asynchronous scheduling both are.
         lengths = metadata.seq_lens_cpu if metadata._seq_lens_cpu is None else metadata._seq_lens_cpu
