@@ -242,7 +242,7 @@ benchmark: env ## what an installed but idle package costs at interpreter start 
 benchmark-activation: env ## what patching adds to the start of vLLM on the emulated NPU
 	@$(PYTHON) benchmarks/activation.py
 
-acceptance: env ## docs/acceptance.md: drafts of hosts, patches and reference (RESUME=1 goes on with an interrupted run)
+acceptance: env ## docs/acceptance.md and hosts.md: drafts of hosts, patches and reference (RESUME=1 goes on after an interrupted run)
 	@$(PYTHON) benchmarks/acceptance.py $(if $(RESUME),--resume)
 
 docs: env ## draw the pictures of docs/ again

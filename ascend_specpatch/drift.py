@@ -187,8 +187,9 @@ def _became(patch: Patch, base: HostPair, given: HostPair) -> tuple[str, str]:
     """
     before, after = patch.on(base), patch.on(given)
     if not patch.is_needed_on(given):
-        why = f"in the host since {patch.in_host_since}" if patch.is_in_host(given) else "not for it"
-        return "unneeded", why
+        if patch.is_in_host(given):
+            return "unneeded", f"in the host since {patch.in_host_since}"
+        return "not for this host", ""
     if not patch.is_needed_on(base):
         return "new", "not for the older pair"
     if (before.body, before.target) != (after.body, after.target):

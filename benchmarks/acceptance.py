@@ -2,8 +2,9 @@
 """What is drafted and accepted by the hosts alone, with the patches, and by the reference drafter.
 
 ``make acceptance`` runs every method of ``tests/e2e/matrix.py`` in every mode with 1 to 5 drafts a step on
-the emulated NPU, and writes ``docs/acceptance.md``. It takes about 40 minutes on two cores; ``--resume`` goes
-on where an interrupted run ended.
+the emulated NPU, and writes ``docs/acceptance.md`` and the pair's table in ``docs/hosts.md``. It takes about
+40 minutes on two cores; ``--resume`` goes on where an interrupted run ended. On another host pair
+(``make acceptance HOST=0.18.0``) it runs three drafts a step, and writes the pair's table alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 _ROOT = Path(__file__).parents[1]
 sys.path.append(str(_ROOT))
 
+from ascend_specpatch.hosts import SUPPORTED  # noqa: E402
 from tests import tiny_models  # noqa: E402
 from tests.e2e import host, matrix  # noqa: E402
 from tests.e2e.cases import Case  # noqa: E402
@@ -28,6 +30,9 @@ from tests.e2e.oracle import Oracle  # noqa: E402
 
 _BUILD = _ROOT / "build" / "acceptance"
 _PAGE = _ROOT / "docs" / "acceptance.md"
+_HOSTS_PAGE = _ROOT / "docs" / "hosts.md"
+_IS_FIRST_PAIR = SUPPORTED[0] == host.PAIR
+_SHOWN_OF_HOSTS = 3  # drafts a step
 _LOW = "bfloat16"
 
 
@@ -40,7 +45,7 @@ class Row:
     k: int
     who: str  # "hosts" or "ours"
     dtype: str
-    refused: bool = False
+    error: str = ""  # the last line of what ended the run
     accepted: int = 0
     drafted: int = 0
     expected_accepted: int = 0  # of the reference
@@ -51,12 +56,15 @@ class Row:
     differing: int = 0  # requests whose text is not plain decoding's
     margin: float = 0.0  # the largest there, see Check.margins
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        return self.method, self.mode, self.k, self.who, self.dtype
+
 
 def _measure(check: Check, row: Row, case: Case) -> Row:
     outcome = check.harness.run(case)
     if outcome.error is not None:
-        print(f"{row}: {outcome.error.splitlines()[-1]}", file=sys.stderr)
-        return replace(row, refused=True)
+        return replace(row, error=outcome.error.splitlines()[-1])
     margins = check.margins(case)
     found = replace(
         row,
@@ -84,17 +92,23 @@ def _measure(check: Check, row: Row, case: Case) -> Row:
     )
 
 
+def _cases() -> list[tuple[str, str, int, Case]]:
+    equals = [(f"draft_model, {name}", "padded", case.k, case) for name, case in matrix.EQUALS.items()]
+    return [*equals, *matrix.cases(matrix.K if _IS_FIRST_PAIR else (_SHOWN_OF_HOSTS,))]
+
+
 def _rows() -> list[tuple[Row, Case]]:
     """Everything that is run, what tells most first: an interrupted run has a page too."""
     ours, hosts = [], []
-    for method, mode, k, case in matrix.cases():
-        ours.append((Row(method, mode, k, "ours", "float32"), case))
+    for method, mode, k, case in _cases():
+        if host.PAIR in SUPPORTED:
+            ours.append((Row(method, mode, k, "ours", "float32"), case))
         if host.drafts_alone(method):
             hosts.append((Row(method, mode, k, "hosts", "float32"), host_alone(case)))
     low = [
         (replace(row, dtype=_LOW), replace(case, engine={**case.engine, "dtype": _LOW}))
         for row, case in ours
-        if (row.mode, row.k) == ("padded", 3)
+        if _IS_FIRST_PAIR and row.method in matrix.METHODS and (row.mode, row.k) == ("padded", 3)
     ]
     rows = [*ours, *low, *hosts]
     return sorted(rows, key=lambda found: found[0].mode != "padded")  # stable
@@ -102,16 +116,16 @@ def _rows() -> list[tuple[Row, Case]]:
 
 def _run(rows: list[tuple[Row, Case]], resume: bool) -> list[Row]:
     _BUILD.mkdir(parents=True, exist_ok=True)
-    journal = _BUILD / "rows.jsonl"
+    journal = _BUILD / f"rows-{host.PAIR.vllm}.jsonl"
     done = [Row(**json.loads(line)) for line in journal.read_text().splitlines()] if resume else []
-    known = {(row.method, row.mode, row.k, row.who, row.dtype) for row in done}
+    known = {row.key for row in done}
     models = _BUILD / "models"
     tiny_models.write(models)
     with tempfile.TemporaryDirectory() as scratch, journal.open("a" if resume else "w") as file:
         check = Check(Harness(models, Path(scratch), _BUILD / "vllm"), Oracle(models, _BUILD / "oracle"))
         try:
             for number, (row, case) in enumerate(rows, start=1):
-                if (row.method, row.mode, row.k, row.who, row.dtype) in known:
+                if row.key in known:
                     continue
                 done.append(_measure(check, row, case))
                 print(json.dumps(asdict(done[-1])), file=file, flush=True)
@@ -144,7 +158,7 @@ _COLUMNS = ("method", "k", "reference", "hosts", "wrong ids", "logits", "patched
 
 
 def _cells(row: Row | None) -> tuple[str, str, str]:
-    if row is None or row.refused:
+    if row is None or row.error:
         return "" if row is None else "fails", "", ""
     logits = "" if row.logits is None else f"{row.logits:.1e}"
     return f"{row.accepted}/{row.drafted}", f"{row.wrong} of {row.compared}", logits
@@ -156,7 +170,10 @@ def _line(cells: Iterable[object]) -> str:
 
 def _page(rows: list[Row]) -> str:
     order = [*matrix.MODES], [*matrix.METHODS]
-    rows = sorted(rows, key=lambda row: (order[0].index(row.mode), order[1].index(row.method), row.k))
+    rows = sorted(
+        (row for row in rows if row.method in matrix.METHODS),
+        key=lambda row: (order[0].index(row.mode), order[1].index(row.method), row.k),
+    )
     exact = [row for row in rows if row.dtype == "float32"]
     hosts = {(row.method, row.mode, row.k): row for row in exact if row.who == "hosts"}
     ours = [row for row in exact if row.who == "ours"]
@@ -164,7 +181,7 @@ def _page(rows: list[Row]) -> str:
     for mode in dict.fromkeys(row.mode for row in ours):
         lines += [f"### {mode}", "", _line(_COLUMNS), _line("---" for _ in _COLUMNS)]
         for row in ours:
-            if row.mode == mode and not row.refused:
+            if row.mode == mode and not row.error:
                 reference = f"{row.expected_accepted}/{row.expected_drafted}"
                 alone = _cells(hosts.get((row.method, mode, row.k)))
                 lines.append(_line((row.method, row.k, reference, *alone, *_cells(row))))
@@ -174,17 +191,18 @@ def _page(rows: list[Row]) -> str:
 
 def _summary(ours: list[Row], hosts: list[Row]) -> list[str]:
     def wrong(rows: list[Row]) -> str:
-        drafting = [row for row in rows if not row.refused]
+        drafting = [row for row in rows if not row.error]
         ids, compared = sum(row.wrong for row in drafting), sum(row.compared for row in drafting)
         return f"in {len(drafting)} runs {ids} of {compared} draft ids are wrong"
 
     def text(rows: list[Row]) -> int:
         return sum(row.differing for row in rows)
 
+    failed = sum(row.error != "" for row in hosts)
     largest = max((row.logits for row in ours if row.logits is not None), default=0.0)
     return [
         f"- With the patches {wrong(ours)}; logits differ by {largest:.1e} at most.",
-        f"- With the hosts alone {wrong(hosts)}; {sum(row.refused for row in hosts)} runs end with an error.",
+        f"- With the hosts alone {wrong(hosts)}; {failed} runs end with an error.",
         f"- Requests with other text than plain decoding: {text(ours)} with, {text(hosts)} without patches.",
     ]
 
@@ -217,14 +235,50 @@ def _low_precision(rows: list[Row]) -> list[str]:
     ]
 
 
+_HOSTS_COLUMNS = ("method", "mode", "reference", "hosts alone", "wrong ids", "patched", "wrong ids")
+
+
+def _table_of_hosts(rows: list[Row]) -> str:
+    """Of the installed pair: each method and mode, hosts alone and patched, and why runs failed."""
+    shown = {row.key: row for row in rows if row.k == _SHOWN_OF_HOSTS}
+    lines = [_line(_HOSTS_COLUMNS), _line("---" for _ in _HOSTS_COLUMNS)]
+    errors: dict[str, list[str]] = {}
+    for method, mode, k, _ in _cases():
+        if k != _SHOWN_OF_HOSTS:
+            continue
+        both = [shown.get((method, mode, k, who, "float32")) for who in ("hosts", "ours")]
+        for row in both:
+            if row is not None and row.error:
+                where = f"{method}, {mode}, {'alone' if row.who == 'hosts' else 'patched'}"
+                errors.setdefault(row.error, []).append(where)
+        expected = {
+            f"{row.expected_accepted}/{row.expected_drafted}" for row in both if row and not row.error
+        }
+        lines.append(
+            _line((method, mode, *(expected or {""}), *(c for row in both for c in _cells(row)[:2])))
+        )
+    return "\n".join([*lines, "", *(f"- {'; '.join(places)}: `{error}`" for error, places in errors.items())])
+
+
+def _write_hosts(table: str) -> None:
+    """Put the pair's table into the page, between the comments that name the pair."""
+    begin, end = (f"<!-- {what} of {host.PAIR} -->" for what in ("table", "end"))
+    before, found, rest = _HOSTS_PAGE.read_text().partition(begin)
+    assert found, f"{_HOSTS_PAGE.name} has no place for {host.PAIR}: add the lines {begin} and {end}"
+    after = rest.partition(end)[2]
+    _HOSTS_PAGE.write_text(f"{before}{begin}\n\n{table}\n\n{end}{after}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--resume", action="store_true", help="keep what an interrupted run has measured")
     parser.add_argument("--page-only", action="store_true", help="write the page from what has been measured")
     arguments = parser.parse_args()
     rows = _run([] if arguments.page_only else _rows(), arguments.resume or arguments.page_only)
-    _PAGE.write_text(_page(rows))
-    print(f"wrote {_PAGE.relative_to(_ROOT)}")
+    if _IS_FIRST_PAIR:
+        _PAGE.write_text(_page(rows))
+    _write_hosts(_table_of_hosts(rows))
+    print(f"wrote docs/{_HOSTS_PAGE.name}{' and docs/' + _PAGE.name if _IS_FIRST_PAIR else ''}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -80,26 +81,55 @@ def programs(items: int, per_sm: int = _PROGRAMS_PER_SM) -> int:
     return min(items, cores if npu else cores * per_sm)
 
 
+# Modes of the hosts' kernels that ours have not: acceptance at given rates, sampling from a part of the
+# vocabulary, acceptance by entropy, random numbers of 64 bits.
+_MODES = frozenset({"SYNTHETIC_MODE", "ENABLE_REDUCE_SAMPLING", "ENTROPY_VERIFY", "USE_FP64_GUMBEL"})
+
+
 class StandIn:
     """A launcher under the calling convention of the upstream kernel it stands in for.
 
     ``kernel[grid](*args, **options)`` calls ``launch(grid, *args, **options)``, which chooses a grid of its
-    own. Where ``ASCEND_SPECPATCH_KERNELS=upstream``, the upstream kernel runs.
+    own. Where a release of a host has other arguments, or in another order, the launcher is given them by
+    name. The upstream kernel runs where ``ASCEND_SPECPATCH_KERNELS=upstream``, and in modes that only it has.
     """
 
-    __slots__ = ("_launch", "_upstream")
+    __slots__ = ("_launch", "_modes", "_name", "_upstream")
 
     def __init__(self, launch: Callable[..., None], upstream: Any) -> None:
-        self._launch = launch
+        arguments = list(inspect.signature(getattr(upstream, "fn", upstream)).parameters)
+        self._name = f"{launch.__module__}.{launch.__name__}"
+        self._launch = launch if _are_in_order(launch, arguments) else _by_name(launch, arguments)
+        self._modes = _MODES.intersection(arguments)
         self._upstream = upstream
 
     def __getitem__(self, grid: Any) -> Any:
-        return (
-            self._upstream[grid] if implementation() == "upstream" else functools.partial(self._launch, grid)
-        )
+        if implementation() == "upstream":
+            return self._upstream[grid]
+        return functools.partial(self._unless_in_a_mode if self._modes else self._launch, grid)
+
+    def _unless_in_a_mode(self, grid: Any, *args: Any, **options: Any) -> None:
+        if any(options.get(mode) for mode in self._modes):
+            self._upstream[grid](*args, **options)
+        else:
+            self._launch(grid, *args, **options)
 
     def __repr__(self) -> str:
-        return f"<{self._launch.__module__}.{self._launch.__name__} in place of {self._upstream!r}>"
+        return f"<{self._name} in place of {self._upstream!r}>"
+
+
+def _are_in_order(launch: Callable[..., None], arguments: list[str]) -> bool:
+    """Whether what a launcher takes by position, behind the grid, is what a kernel begins with."""
+    parameters = inspect.signature(launch).parameters.values()
+    own = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD][1:]
+    return own == arguments[: len(own)]
+
+
+def _by_name(launch: Callable[..., None], arguments: list[str]) -> Callable[..., None]:
+    def launch_by_name(grid: Any, *args: Any, **options: Any) -> None:
+        launch(grid, **dict(zip(arguments, args, strict=False)), **options)
+
+    return launch_by_name
 
 
 def lanes_up_to(most: int, least: int = 8) -> list[int]:

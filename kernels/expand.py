@@ -197,8 +197,8 @@ def expand_kernel(
     cu_num_tokens_ptr: torch.Tensor,
     replace_from: int,
     replace_to: int,
-    vec_len: int | None = None,
-    **options: Any,
+    *options: Any,
+    **more_options: Any,
 ) -> None:
     """In place of vLLM's and of vllm-ascend's."""
     expand(output_ptr, input_ptr, cu_num_tokens_ptr, replace_from, replace_to)

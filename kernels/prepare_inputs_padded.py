@@ -2,7 +2,7 @@
 """Where each request of a padded batch is sampled from, and how many of its tokens were rejected.
 
 Stands for vLLM's ``eagle_prepare_inputs_padded_kernel`` and for vllm-ascend's
-``prepare_inputs_padded_kernel``, which does not give the number of rejected tokens.
+``prepare_inputs_padded_kernel``.
 """
 
 from __future__ import annotations
@@ -163,15 +163,17 @@ def prepare_inputs_padded_kernel(
     token_indices_to_sample_ptr: torch.Tensor,
     num_reqs: int,
     BLOCK_SIZE: int,
+    *,
+    num_rejected_tokens_gpu_ptr: torch.Tensor | None = None,
 ) -> None:
-    """In place of vllm-ascend's."""
+    """In place of vllm-ascend's, which gives the number of rejected tokens from 0.17.0rc1 on."""
     eagle_prepare_inputs_padded_kernel(
         grid,
         cu_num_draft_tokens_ptr,
         valid_sampled_tokens_count_ptr,
         query_start_loc_gpu_ptr,
         token_indices_to_sample_ptr,
-        None,
+        num_rejected_tokens_gpu_ptr,
         num_reqs,
     )
 

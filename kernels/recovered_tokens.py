@@ -178,19 +178,23 @@ def sample_recovered_tokens_kernel(
     draft_token_ids_ptr: torch.Tensor,
     draft_probs_ptr: torch.Tensor | None,
     target_probs_ptr: torch.Tensor,
-    q_ptr: torch.Tensor,
-    vocab_size: int,
+    q_ptr: torch.Tensor | None = None,
     *options: Any,
+    inv_q_ptr: torch.Tensor | None = None,
     **more_options: Any,
 ) -> None:
-    """In place of vLLM's and of vllm-ascend's, whose grids are the number of requests by max_spec_len."""
+    """In place of vLLM's and of vllm-ascend's, whose grids are the number of requests by max_spec_len. vLLM
+    gives 1 / q from 0.17.0 on."""
+    q = q_ptr if inv_q_ptr is None else inv_q_ptr.reciprocal()
+    if q is None:
+        raise TypeError("sample_recovered_tokens_kernel is given neither q_ptr nor inv_q_ptr")
     recovered_tokens(
         output_token_ids_ptr,
         cu_num_draft_tokens_ptr,
         draft_token_ids_ptr,
         draft_probs_ptr,
         target_probs_ptr,
-        q_ptr,
+        q,
         grid[1],
     )
 

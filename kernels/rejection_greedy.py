@@ -180,7 +180,8 @@ def rejection_greedy_sample_kernel(
     target_argmax_ptr: torch.Tensor,
     bonus_token_ids_ptr: torch.Tensor,
     is_greedy_ptr: torch.Tensor | None,
-    max_spec_len: int,
+    *options: Any,
+    **more_options: Any,
 ) -> None:
     """In place of vLLM's."""
     rejection_greedy(
@@ -201,9 +202,8 @@ def rejection_greedy_sample_triton(
     target_argmax_ptr: torch.Tensor,
     bonus_token_ids_ptr: torch.Tensor,
     is_greedy_ptr: torch.Tensor | None,
-    vec_len: int,
-    max_spec_len: int,
-    BLOCK_SIZE: int,
+    *options: Any,
+    **more_options: Any,
 ) -> None:
     """In place of vllm-ascend's."""
     rejection_greedy(
@@ -222,8 +222,8 @@ def rejection_greedy_sample_spec_len_1_triton(
     draft_token_ids_ptr: torch.Tensor,
     target_argmax_ptr: torch.Tensor,
     bonus_token_ids_ptr: torch.Tensor,
-    vec_len: int,
-    BLOCK_SIZE: int,
+    *options: Any,
+    **more_options: Any,
 ) -> None:
     """In place of vllm-ascend's."""
     rejection_greedy(output_token_ids_ptr, None, draft_token_ids_ptr, target_argmax_ptr, bonus_token_ids_ptr)

@@ -266,10 +266,8 @@ def rejection_random_sample_kernel(
     recovered_token_ids_ptr: torch.Tensor,
     uniform_probs_ptr: torch.Tensor,
     is_greedy_ptr: torch.Tensor | None,
-    max_spec_len: int,
-    vocab_size: int,
-    vec_len: int | None = None,
-    **options: Any,
+    *options: Any,
+    **more_options: Any,
 ) -> None:
     """In place of vLLM's and of vllm-ascend's."""
     rejection_random(

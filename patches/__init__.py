@@ -11,9 +11,10 @@ from __future__ import annotations
 from ascend_specpatch.hosts import HostPair
 from ascend_specpatch.registry import Form, Patch
 
-_0_16 = (HostPair("0.16.0", "0.16.0rc1"),)
 _0_17_TO_0_18 = (HostPair("0.17.0", "0.17.0rc1"), HostPair("0.18.0", "0.18.0"))
 _0_23 = (HostPair("0.23.0", "0.23.0"),)
+_SINCE_0_17 = Form(_0_17_TO_0_18, folder="since_0_17")
+_SINCE_0_23 = Form(_0_23, folder="since_0_23")
 
 _ENGINE_CORE = "vllm.v1.engine.core"
 _SCHEDULER = "vllm.v1.core.sched.scheduler"
@@ -33,9 +34,12 @@ _ASCEND_NGRAM = "vllm_ascend.spec_decode.ngram_proposer"
 _ASCEND_SAMPLER = "vllm_ascend.sample.rejection_sampler"
 
 
-def _kernel(name: str, target: str, upstream: str) -> Patch:
+def _kernel(name: str, target: str, upstream: str, *forms: Form) -> Patch:
     return Patch(
-        f"spec_decode.kernels.{name}", target=target, hosts=_0_16, summary=f"a kernel in place of {upstream}"
+        f"spec_decode.kernels.{name}",
+        target=target,
+        forms=forms,
+        summary=f"a kernel in place of {upstream}",
     )
 
 
@@ -48,7 +52,6 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "worker.equal_ranks",
         target=_ENGINE_CORE,
-        hosts=_0_16,
         summary="an engine does not start where its ranks are patched differently",
     ),
     Patch(
@@ -61,7 +64,7 @@ PATCHES: tuple[Patch, ...] = (
         "spec_decode.base_proposer",
         target=_ASCEND_PROPOSERS,
         forms=(
-            Form(_0_17_TO_0_18, folder="since_0_17"),
+            _SINCE_0_17,
             Form(_0_23, folder="since_0_23", target=_ASCEND_BASE_PROPOSER),
         ),
         requires=("spec_decode.abstract_proposers",),
@@ -91,30 +94,37 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "spec_decode.next_token_ids",
         target=_ASCEND_PROPOSERS,
-        hosts=_0_16,
+        forms=(
+            _SINCE_0_17,
+            Form(_0_23, folder="since_0_23", target=_ASCEND_BASE_PROPOSER),
+        ),
         requires=("spec_decode.base_proposer", "spec_decode.rejected_token_count"),
         summary="next tokens and inputs of drafting in one launch",
     ),
     Patch(
         "spec_decode.first_draft_slots",
         target=_SCHEDULER,
-        hosts=_0_16,
         summary="the first drafts of a request have KV slots of their own",
     ),
     Patch(
         "spec_decode.sampling_constraints",
         target=_ASCEND_SAMPLER,
-        hosts=_0_16,
         summary="temperature, top-k and top-p of each draft token in one launch",
     ),
-    _kernel("prepare_inputs", _VLLM_DRAFTING, "eagle_prepare_inputs_padded_kernel"),
-    _kernel("prepare_next_token", _VLLM_DRAFTING, "eagle_prepare_next_token_padded_kernel"),
-    _kernel("copy_and_expand_inputs", _VLLM_DRAFTING, "copy_and_expand_eagle_inputs_kernel"),
+    _kernel("prepare_inputs", _VLLM_DRAFTING, "eagle_prepare_inputs_padded_kernel", _SINCE_0_23),
+    _kernel("prepare_next_token", _VLLM_DRAFTING, "eagle_prepare_next_token_padded_kernel", _SINCE_0_23),
+    _kernel("copy_and_expand_inputs", _VLLM_DRAFTING, "copy_and_expand_eagle_inputs_kernel", _SINCE_0_23),
     _kernel("rejection_greedy", _VLLM_SAMPLING, "rejection_greedy_sample_kernel"),
     _kernel("rejection_random", _VLLM_SAMPLING, "rejection_random_sample_kernel"),
     _kernel("expand", _VLLM_SAMPLING, "expand_kernel"),
     _kernel("recovered_tokens", _VLLM_SAMPLING, "sample_recovered_tokens_kernel"),
-    _kernel("ascend_prepare_inputs", _ASCEND_DRAFTING, "prepare_inputs_padded_kernel"),
+    _kernel(
+        "ascend_prepare_inputs",
+        _ASCEND_DRAFTING,
+        "prepare_inputs_padded_kernel",
+        _SINCE_0_17,
+        _SINCE_0_23,
+    ),
     _kernel("ascend_rejection_greedy", _ASCEND_SAMPLING, "rejection_greedy_sample_triton"),
     _kernel(
         "ascend_rejection_greedy_one_draft", _ASCEND_SAMPLING, "rejection_greedy_sample_spec_len_1_triton"
@@ -123,7 +133,7 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "spec_decode.kernels.ascend_block_verify",
         target=_ASCEND_SAMPLING,
-        hosts=_0_16,
+        in_host_since="vllm-ascend 0.18.0",
         summary="rejection_random_sample_block_verify_kernel keeps the target's distribution: token by token",
     ),
     _kernel("ascend_expand", _ASCEND_SAMPLING, "expand_kernel"),
@@ -131,31 +141,28 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "spec_decode.ngram_at_max_length",
         target=_ASCEND_NGRAM,
-        hosts=_0_16,
         summary="ngram drafts for requests that are almost as long as the model",
     ),
     Patch(
         "spec_decode.sampled_verification",
         target=_ASCEND_SAMPLER,
-        hosts=_0_16,
+        in_host_since="vllm-ascend 0.18.0",
         summary="without Triton, drafts of requests that sample are verified one by one",
     ),
     Patch(
         "spec_decode.seeded_recovery",
         target=_ASCEND_SAMPLER,
-        hosts=_0_16,
         summary="a seed gives one text, whoever else in the batch has drafts",
     ),
     Patch(
         "spec_decode.skipped_requests",
         target=_ASYNC_SCHEDULER,
-        hosts=_0_16,
         summary="a request that a step left out comes back without drafts",
     ),
     Patch(
         "spec_decode.allowed_tokens",
         target=_VLLM_SAMPLING,
-        hosts=_0_16,
+        in_host_since="vllm 0.18.0",
         summary="allowed_token_ids work while drafts are verified",
     ),
     Patch(
@@ -175,37 +182,34 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "model_runner.accepted_logprobs",
         target=_MODEL_RUNNER,
-        hosts=_0_16,
+        in_host_since="vllm-ascend 0.23.0",
         summary="logprobs of accepted tokens, without asynchronous scheduling",
     ),
     Patch(
         "model_runner.async_output_tokens",
         target=_MODEL_RUNNER,
-        hosts=_0_16,
+        forms=(_SINCE_0_23,),
         summary="penalties see the tokens of earlier steps under asynchronous scheduling",
     ),
     Patch(
         "model_runner.grammar_bitmask",
         target=_MODEL_RUNNER,
-        hosts=_0_16,
+        in_host_since="vllm 0.18.0",
         summary="structured output in a batch with other requests",
     ),
     Patch(
         "model_runner.allowed_tokens_rows",
         target=_INPUT_BATCH,
-        hosts=_0_16,
         summary="allowed_token_ids stay with their request when rows of the batch move",
     ),
     Patch(
         "model_runner.short_mla_prompts",
         target=_MODEL_RUNNER,
-        hosts=_0_16,
         summary="with MLA, prompts no longer than a step of drafts are attended to rightly",
     ),
     Patch(
         "model_runner.lora_in_graphs",
         target=_MODEL_RUNNER,
-        hosts=_0_16,
         summary="in captured graphs, every request of a batch has its own LoRA adapter",
     ),
 )

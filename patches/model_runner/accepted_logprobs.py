@@ -6,7 +6,7 @@ Why: vLLM 0.16.0's ``RejectionSampler.parse_output`` gives the logprobs of the a
     them for the numbers of accepted tokens and wraps them into the logprobs of all tokens, on which the
     engine ends. vLLM leaves asynchronous scheduling off for draft_model unless it is asked for.
 How: ``_bookkeeping_sync`` returns the logprobs that the host wrapped in place of the wrapping.
-Until: vllm-ascend reads the result of ``parse_output`` as vLLM 0.16.0 gives it.
+Until: vllm-ascend reads the result of ``parse_output`` as vLLM gives it (0.23.0).
 """
 
 from __future__ import annotations

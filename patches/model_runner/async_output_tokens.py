@@ -32,13 +32,11 @@ LEANS_ON: tuple[str, ...] = (
 )
 
 
-def fill_in_output_tokens(runner: Any, spec_decode_metadata: Any) -> None:
-    """Replace the -1 in what the sampler will be told of every request's output and drafts."""
-    batch = runner.input_batch
-    batch.update_async_output_token_ids()
+def fill_in_drafts(runner: Any, spec_decode_metadata: Any) -> None:
+    """Replace the -1 in what the sampler will be told of every request's drafts."""
     if spec_decode_metadata is not None and runner._draft_token_req_ids is not None:
         drafts, _ = runner._get_draft_token_ids_cpu()
-        batch.update_async_spec_token_ids(drafts)
+        runner.input_batch.update_async_spec_token_ids(drafts)
     # These drafts are verified now; others are only there once they have been copied.
     runner._draft_token_req_ids = None
 
@@ -50,7 +48,8 @@ def apply(edit: Edit) -> None:
     @functools.wraps(host_sample)
     def _sample(self: Any, logits: Any, spec_decode_metadata: Any) -> Any:
         if self.use_async_scheduling:
-            fill_in_output_tokens(self, spec_decode_metadata)
+            self.input_batch.update_async_output_token_ids()
+            fill_in_drafts(self, spec_decode_metadata)
         return host_sample(self, logits, spec_decode_metadata)
 
     @functools.wraps(host_sample_tokens)

@@ -2,8 +2,7 @@
 """model_runner.drafter_selection
 
 What: ``NPUModelRunner`` builds the patched proposers, draft_model among them, and gives a draft model the
-    padded batches and the attention metadata of its own KV cache group, as it does for heads. With any
-    method, it refuses LoRA in full graphs that would hang.
+    padded batches and the attention metadata of its own KV cache group, as it does for heads.
 Why: the host knows no draft_model, and asks ``use_eagle()`` or for its one proposer class where it means "a
     proposer that runs a model".
 How: the module's ``get_spec_decode_method`` also knows draft_model; its name ``AscendEagleProposer``, which
@@ -38,10 +37,6 @@ LEANS_ON: tuple[str, ...] = (
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner._build_attention_metadata",
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner._get_drafter",
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner._set_up_drafter",
-    # What hangs.
-    "vllm.config.compilation:CUDAGraphMode",
-    "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.full_graph_fia",
-    "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.update_graph_params",
 )
 
 
@@ -59,11 +54,10 @@ class DraftsOnPaddedBatches:
 
 
 def select_with(host_selection: Callable[..., Any], proposers: Any) -> Callable[..., Any]:
-    """``get_spec_decode_method`` that also knows draft_model, and refuses what would hang."""
+    """``get_spec_decode_method`` that also knows draft_model."""
 
     @functools.wraps(host_selection)
     def get_spec_decode_method(method: str, vllm_config: Any, device: Any, runner: Any) -> Any:
-        _refuse_two_graphs_of_one_size(method, vllm_config)
         needed = ("spec_decode.draft_model_proposer", "model_runner.propose_draft_token_ids")
         if method != "draft_model" or not is_applied(needed[0]):
             return host_selection(method, vllm_config, device, runner)
@@ -75,22 +69,6 @@ def select_with(host_selection: Callable[..., Any], proposers: Any) -> Callable[
         return proposers.AscendDraftModelProposer(vllm_config, device, runner)
 
     return get_spec_decode_method
-
-
-def _refuse_two_graphs_of_one_size(method: str, vllm_config: Any) -> None:
-    """Full graphs are captured with LoRA adapters and without, and the host keeps what it updates before a
-    replay by size alone: the second graph of a size waits forever for what the first one got."""
-    compilation = vllm_config.compilation_config
-    if (
-        vllm_config.lora_config is not None
-        and compilation.cudagraph_specialize_lora
-        and compilation.cudagraph_mode.has_full_cudagraphs()
-    ):
-        raise ValueError(
-            f"speculative method {method!r} would hang with LoRA and full graphs that are captured with "
-            "adapters and without: set cudagraph_mode=PIECEWISE in compilation_config, or "
-            "cudagraph_specialize_lora=false (then batches without an adapter run eagerly)"
-        )
 
 
 def apply(edit: Edit) -> None:

@@ -5,7 +5,7 @@ What: a request with a grammar no longer ends the engine when it is not alone in
 Why: the host masks logits on the CPU, with vLLM's function, which names the rows to mask in a tensor.
     xgrammar's kernel for the CPU takes a list of numbers only.
 How: the host calls a copy of vLLM's function, made at run time, that finds an xgrammar which takes both.
-Until: xgrammar takes a tensor for logits on the CPU, or vllm-ascend masks them on the device.
+Until: xgrammar takes a tensor for logits on the CPU (0.1.32, which vLLM 0.18.0 asks for).
 """
 
 from __future__ import annotations

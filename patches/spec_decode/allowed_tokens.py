@@ -2,10 +2,10 @@
 """spec_decode.allowed_tokens
 
 What: a request with ``allowed_token_ids`` no longer ends the engine when its drafts are verified.
-Why: vLLM 0.16.0's rejection sampler counts the requests of a batch by their output tokens, which it is only
-    given where a request asks for penalties or the like.
+Why: the rejection sampler of vLLM 0.16.0 and 0.17.0 counts the requests of a batch by their output tokens,
+    which it is only given where a request asks for penalties or the like.
 How: where there are none, ``apply_logits_processors`` is given an empty output for each request.
-Until: vLLM counts requests by their drafts.
+Until: vLLM counts requests by their drafts (0.18.0).
 """
 
 from __future__ import annotations

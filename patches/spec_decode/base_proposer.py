@@ -52,6 +52,7 @@ LEANS_ON: tuple[str, ...] = (
     "vllm.config.model:ModelConfig.use_mla",
     "vllm.config.model:ModelConfig.uses_mrope",
     "vllm.config.speculative:SpeculativeConfig.disable_padded_drafter_batch",
+    "vllm.config.speculative:SpeculativeConfig.create_draft_parallel_config",
     "vllm.config.speculative:SpeculativeConfig.draft_parallel_config",
     # Attention metadata: its fields, its builders, and how attention reads rows, keys and slots.
     "vllm.v1.attention.backend:AttentionMetadataBuilder.build_for_drafting",
@@ -70,6 +71,8 @@ LEANS_ON: tuple[str, ...] = (
     "vllm_ascend.attention.mla_v1:AscendMLAImpl._forward_decode",
     "vllm_ascend.attention.mla_v1:AscendMLAImpl._forward_prefill",
     "vllm_ascend.attention.mla_v1:AscendMLAMetadataBuilder",
+    "vllm_ascend.attention.sfa_v1:AscendSFAImpl.forward",
+    "vllm_ascend.attention.sfa_v1:AscendSFAMetadataBuilder",
     "vllm_ascend.attention.utils:AscendCommonAttentionMetadata",
     "vllm_ascend.attention.utils:split_decodes_and_prefills",
     # Running the passes, captured or not.
@@ -81,6 +84,8 @@ LEANS_ON: tuple[str, ...] = (
     "vllm_ascend.ascend_forward_context:set_ascend_forward_context",
     "vllm_ascend.compilation.acl_graph:ACLGraphWrapper",
     "vllm_ascend.compilation.acl_graph:update_full_graph_params",
+    "vllm_ascend.ops.rotary_embedding:get_cos_and_sin_mla",
+    "vllm_ascend.ops.rotary_embedding:set_cos_and_sin",
     "vllm_ascend.spec_decode.eagle_proposer:_maybe_eager_context",
     "vllm_ascend.utils:enable_sp",
     "vllm_ascend.utils:lmhead_tp_enable",
@@ -112,6 +117,9 @@ class ProposerBase(DraftLoop, FirstPass):
         self.pass_hidden_states_to_model = pass_hidden_states_to_model
         if not pass_hidden_states_to_model:
             _refuse_what_draft_models_cannot_do(vllm_config, runner)
+            # vLLM leaves this out of the draft's configuration; the host treats experts of all layers alike.
+            draft_parallel_config = vllm_config.speculative_config.draft_parallel_config
+            draft_parallel_config.enable_expert_parallel = vllm_config.parallel_config.enable_expert_parallel
         self._host_constructor(vllm_config, device, runner)
         self._end_with_drafting_model()
         if self.needs_extra_input_slots:
@@ -140,6 +148,8 @@ class ProposerBase(DraftLoop, FirstPass):
             return
         with self.maybe_eager_context:
             self._vllm_base.load_model(self, model)
+        if self.needs_extra_input_slots:
+            self._make_room_for_rotary_angles()
         self.attn_layer_names = layers = sorted(self._drafting_layers())
         self.kernel_block_size = self._attention_backend(layers[0]).get_supported_kernel_block_sizes()[0]
         self.piece_all_attn_layer_name = [list(layers) for _ in range(self.num_speculative_tokens)]
@@ -174,6 +184,17 @@ class ProposerBase(DraftLoop, FirstPass):
                 "speculative_config, or use an EAGLE-3 head that was trained for it"
             )
         return head
+
+    def _make_room_for_rotary_angles(self) -> None:
+        """The host's buffers of MLA's angles have room for the rows of a target's pass; a drafting model with
+        extra slots has more. Nothing has been captured yet that would read them."""
+        from vllm_ascend.ops import rotary_embedding
+
+        for name in ("_cos_mla", "_sin_mla"):
+            angles = getattr(rotary_embedding, name)
+            if angles is not None and angles.shape[0] < self.max_num_tokens:
+                more = angles.new_zeros((self.max_num_tokens, *angles.shape[1:]))
+                setattr(rotary_embedding, name, more)
 
     def _draft_eagerly(self) -> None:
         if not self.use_cuda_graph:

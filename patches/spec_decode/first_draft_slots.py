@@ -28,6 +28,7 @@ LEANS_ON: tuple[str, ...] = (
     "vllm.v1.core.sched.scheduler:Scheduler.schedule",
     "vllm_ascend.core.recompute_scheduler:RecomputeScheduler.schedule",
     "vllm_ascend.core.scheduler_dynamic_batch:SchedulerDynamicBatch.schedule",
+    "vllm_ascend.patch.platform.patch_balance_schedule:BalanceScheduler.schedule",
 )
 
 

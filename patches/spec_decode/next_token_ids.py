@@ -55,8 +55,8 @@ def prepare_next_token_ids_padded(
 
     return prepare_next_token_padded(
         sampled_token_ids,
-        _discarded(self, sampled_token_ids, discard_request_indices, num_discarded_requests),
-        _backups(self, common_attn_metadata, requests, gpu_input_batch),
+        discarded(self, sampled_token_ids, discard_request_indices, num_discarded_requests),
+        backups(self, common_attn_metadata.seq_lens_cpu, requests, gpu_input_batch),
         gpu_input_batch.vocab_size,
     )
 
@@ -82,8 +82,8 @@ def prepare_drafting(
 
     next_token_ids, valid_count, to_sample, rejected = kernel.prepare_drafting(
         sampled_token_ids,
-        _discarded(self, sampled_token_ids, discard_request_indices, num_discarded_requests),
-        _backups(self, common_attn_metadata, requests, gpu_input_batch),
+        discarded(self, sampled_token_ids, discard_request_indices, num_discarded_requests),
+        backups(self, common_attn_metadata.seq_lens_cpu, requests, gpu_input_batch),
         gpu_input_batch.vocab_size,
         spec_decode_metadata.cu_num_draft_tokens,
         common_attn_metadata.query_start_loc,
@@ -91,9 +91,7 @@ def prepare_drafting(
     return next_token_ids, valid_count, padded_inputs(self, common_attn_metadata, to_sample, rejected)
 
 
-def _discarded(
-    self: Any, sampled_token_ids: torch.Tensor, indices: torch.Tensor, number: int
-) -> torch.Tensor:
+def discarded(self: Any, sampled_token_ids: torch.Tensor, indices: torch.Tensor, number: int) -> torch.Tensor:
     """bool [num_reqs], on the device. Where nothing is discarded, which is the rule, one that is kept."""
     num_reqs = sampled_token_ids.shape[0]
     none = getattr(self, "_none_discarded", None)
@@ -104,16 +102,16 @@ def _discarded(
     return none[:num_reqs].index_fill(0, indices[:number], True)
 
 
-def _backups(self: Any, metadata: Any, requests: dict[str, Any], batch: Any) -> torch.Tensor:
-    """int32 [num_reqs], on the device: the tokens that requests without a valid one go on with."""
+def backups(self: Any, places: Any, requests: dict[str, Any], batch: Any) -> torch.Tensor:
+    """int32 [num_reqs], on the device: the tokens that requests without a valid one go on with, which are at
+    `places` (int [num_reqs] or longer, on the host) of their requests."""
     num_reqs = batch.num_reqs
-    lengths = metadata.seq_lens_cpu[:num_reqs].tolist()
     self.backup_next_token_ids.np[:num_reqs] = [
-        requests[request].get_token_id(length)
-        for request, length in zip(batch.req_ids[:num_reqs], lengths, strict=True)
+        requests[request].get_token_id(place)
+        for request, place in zip(batch.req_ids[:num_reqs], places[:num_reqs].tolist(), strict=True)
     ]
-    backups: torch.Tensor = self.backup_next_token_ids.copy_to_gpu(num_reqs)
-    return backups
+    tokens: torch.Tensor = self.backup_next_token_ids.copy_to_gpu(num_reqs)
+    return tokens
 
 
 def apply(edit: Edit) -> None:

@@ -8,7 +8,7 @@ Why: the host verifies them as a block by comparing a product of probabilities w
 How: the host's own function for one or two drafts takes the place of the one for blocks; it is right for any
     number. Verifying a block rightly accepts no more than that where the draft's probabilities are not
     known, which is always so here. With Triton, ``spec_decode.kernels.ascend_block_verify`` does the same.
-Until: vllm-ascend's block verification keeps the target's distribution.
+Until: vllm-ascend verifies drafts of unknown probability one by one (0.18.0).
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
 What: temperature, top-k and top-p of each request become those of its draft tokens in one launch.
 Why: the host launches a kernel for each, and an NPU spends as long on a launch as on such a kernel.
 How: ``apply_sampling_constraints`` of vllm-ascend, which its worker puts into vLLM's rejection sampler, uses
-    ``expand_sampling`` of ``kernels/expand.py``. With ``ASCEND_SPECPATCH_KERNELS=upstream`` it is the host's.
+    ``expand_sampling`` of ``kernels/expand.py``; what else a release gives it is for ``apply_top_k_top_p``.
+    With ``ASCEND_SPECPATCH_KERNELS=upstream`` it is the host's.
 Until: vllm-ascend fuses them.
 """
 
@@ -33,14 +34,13 @@ def apply(edit: Edit) -> None:
 
     @functools.wraps(hosts)
     def apply_sampling_constraints(
-        logits: torch.Tensor, cu_num_draft_tokens: torch.Tensor, sampling_metadata: Any
-    ) -> torch.Tensor:
+        logits: torch.Tensor, cu_num_draft_tokens: torch.Tensor, sampling_metadata: Any, *more: Any
+    ) -> Any:
         from ascend_specpatch.kernels._dispatch import implementation
         from ascend_specpatch.kernels.expand import expand_sampling
 
         if sampling_metadata.all_greedy or implementation() == "upstream":
-            constrained: torch.Tensor = hosts(logits, cu_num_draft_tokens, sampling_metadata)
-            return constrained
+            return hosts(logits, cu_num_draft_tokens, sampling_metadata, *more)
         temperature, top_k, top_p = expand_sampling(
             sampling_metadata.temperature,
             sampling_metadata.top_k,
@@ -51,7 +51,6 @@ def apply(edit: Edit) -> None:
             replace_to=1,
         )
         logits.div_(temperature.unsqueeze(-1))
-        constrained = module.apply_top_k_top_p(logits, top_k, top_p)
-        return constrained
+        return module.apply_top_k_top_p(logits, top_k, top_p, *more)
 
     edit.set(module, "apply_sampling_constraints", apply_sampling_constraints)

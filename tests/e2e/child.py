@@ -16,7 +16,7 @@ import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from . import probe, prompts, ray_cluster, traffic
 from .cases import Case, Outcome
@@ -94,6 +94,7 @@ def run(case: Case, models: Path) -> Outcome:
 def _run(case: Case, models: Path) -> Outcome:
     from vllm import LLM, SamplingParams
 
+    _allow_float32_caches()
     llm = LLM(**case.engine_arguments(models))
     llm.collective_rpc(probe.install)
     if case.arrivals:
@@ -117,6 +118,14 @@ def _run(case: Case, models: Path) -> Outcome:
     del llm
     gc.collect()  # ends the engine's own processes
     return outcome
+
+
+def _allow_float32_caches() -> None:
+    """vllm-ascend names the type of sparse attention's KV cache, and vLLM knows no such name for float32."""
+    from vllm.v1.attention import selector
+
+    names = (*get_args(selector.CacheDType), "float32")
+    selector.CacheDType = Literal[names]  # type: ignore[misc,valid-type]
 
 
 def _adapters(case: Case, models: Path, requests: int) -> list[Any] | None:

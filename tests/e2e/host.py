@@ -19,9 +19,8 @@ IN_BFLOAT16 = 1 / 128  # one step of bfloat16: what another batch shape may roun
 
 def drafts_alone(method: str) -> bool:
     """Whether the hosts alone have the method, by its name in ``matrix.METHODS``."""
-    return has_reached(PAIR, "vllm-ascend 0.17.0rc1") or (
-        method != "draft_model" and not method.endswith(", parallel")
-    )
+    has_extra_slots = has_reached(PAIR, "vllm-ascend 0.17.0rc1")
+    return has_extra_slots or not (method.startswith("draft_model") or "parallel" in method)
 
 
 def precision(case: Case) -> float:

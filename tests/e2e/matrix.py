@@ -21,6 +21,13 @@ METHODS: dict[str, Case] = {
     "eagle3, parallel": Case("pred8", "eagle3", "pred8_parallel_eagle3", spec={"parallel_drafting": True}),
     "draft_model, parallel": Case("pred", "draft_model", "pred_pard", spec={"parallel_drafting": True}),
 }
+# Drafts that compute what their target computes: all are accepted. Wide models have hidden states of 256, the
+# others of 128.
+EQUALS: dict[str, Case] = {
+    "draft = target": Case("llama", "draft_model", "llama"),
+    "wider draft": Case("llama", "draft_model", "llama_wide"),
+    "wider target": Case("llama_wide", "draft_model", "llama"),
+}
 K = (1, 2, 3, 4, 5)
 
 

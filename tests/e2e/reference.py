@@ -28,14 +28,19 @@ from typing import Protocol
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM, DeepseekV3ForCausalLM, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 
 def _load(directory: Path) -> torch.nn.Module:
-    return AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
+    architectures = json.loads((directory / "config.json").read_text())["architectures"]
+    # Of up to index_topk keys DeepSeek-V3.2 attends to all, as V3 does; transformers has only that.
+    deepseek = architectures[0] in ("DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM")
+    return (
+        (DeepseekV3ForCausalLM if deepseek else AutoModelForCausalLM)
+        .from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+        .eval()
+    )
 
 
 class Target:

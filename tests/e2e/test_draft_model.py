@@ -92,6 +92,12 @@ def test_chunked_prefill(check: Check) -> None:
     check.all_accepted(Case("llama", "draft_model", "llama", engine={"max_num_batched_tokens": 64}))
 
 
+def test_a_draft_may_have_more_rows_than_max_num_batched_tokens(check: Check) -> None:
+    """With MLA, for whose rotary angles the host has a buffer of that length."""
+    engine = {"max_num_batched_tokens": 8, "max_num_seqs": 6}
+    check.all_accepted(Case("dsv3_alone", "draft_model", "dsv3_alone", engine=engine))
+
+
 def test_chunked_prefill_drafts_as_the_reference(check: Check) -> None:
     check.as_reference(Case("pred", "draft_model", "pred_draft", engine={"max_num_batched_tokens": 64}))
 

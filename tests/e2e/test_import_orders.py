@@ -101,6 +101,7 @@ NEW = {
             f"{MODEL_RUNNER}.NPUModelRunner._bookkeeping_sync",
             f"{MODEL_RUNNER}.NPUModelRunner._sample",
             f"{MODEL_RUNNER}.NPUModelRunner._build_attn_state",
+            f"{MODEL_RUNNER}.NPUModelRunner._set_up_drafter",
             f"{MODEL_RUNNER}.NPUModelRunner.initialize_kv_cache",
             f"{MODEL_RUNNER}.NPUModelRunner.propose_draft_token_ids",
             f"{MODEL_RUNNER}.NPUModelRunner.sample_tokens",
@@ -135,7 +136,7 @@ BASES = [
     "ascend_specpatch.patches.spec_decode.drafting.loop.DraftLoop",
     "ascend_specpatch.patches.spec_decode.drafting.first_pass.FirstPass",
     f"{ASCEND_PROPOSERS}._HostFunctions",
-    "ascend_specpatch.patches.spec_decode.base_proposer._vllm_constructor.<locals>._VllmConstructor",
+    "ascend_specpatch.patches.spec_decode.base_proposer.vllm_constructor.<locals>._VllmConstructor",
     "vllm.v1.spec_decode.eagle.SpecDecodeBaseProposer",
 ]
 EAGLE = {

@@ -15,6 +15,7 @@ FROM_HIDDEN_STATES = [
     pytest.param(Case("pred8", "eagle3", "pred8_eagle3"), id="eagle3"),
     pytest.param(Case("mimo_hi", "mtp"), id="mtp-mimo"),
     pytest.param(Case("dsv3_hi", "mtp"), id="mtp-deepseek-v3"),
+    pytest.param(Case("dsv32_hi", "mtp"), id="mtp-deepseek-v3.2"),  # sparse attention
 ]
 
 

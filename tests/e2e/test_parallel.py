@@ -31,14 +31,21 @@ def test_tensor_parallel_size_2(check: Check, case: Case) -> None:
     assert outcome.workers[0]["drafts"] == outcome.workers[1]["drafts"]
 
 
-def test_data_parallel_size_2(check: Check) -> None:
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(Case("dsv3_hi", "mtp"), id="mtp"),
+        pytest.param(Case("dsv3_alone", "draft_model", "dsv3_alone"), id="draft_model"),
+    ],
+)
+def test_data_parallel_size_2(check: Check, case: Case) -> None:
     """Two engines with the experts shared between them. One ends long before the other, and runs empty
     batches for its sake."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     common = {"VLLM_DP_SIZE": "2", "VLLM_DP_MASTER_IP": "127.0.0.1", "VLLM_DP_MASTER_PORT": str(port)}
-    experts = Case("dsv3_hi", "mtp", engine={"enable_expert_parallel": True}, processes="spawn", timeout=300)
+    experts = replace(case, engine={"enable_expert_parallel": True}, processes="spawn", timeout=300)
     ranks = [
         replace(experts, prompts=prompts, env={**common, "VLLM_DP_RANK": rank, "VLLM_DP_RANK_LOCAL": rank})
         for rank, prompts in (("0", "mixed"), ("1", "one"))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -141,6 +142,11 @@ def hosts_kernel(name: str) -> Any:
 def ours(name: str) -> Any:
     """What stands in for it."""
     return stand_in(name, hosts_kernel(name))
+
+
+def takes(name: str, argument: str) -> bool:
+    """Whether the installed host's kernel has an argument, which another release's may not have."""
+    return argument in inspect.signature(hosts_kernel(name).fn).parameters
 
 
 VLLM = {name.partition(":")[2]: name for name in TABLE if name.startswith("vllm.")}

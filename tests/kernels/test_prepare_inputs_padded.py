@@ -13,7 +13,7 @@ from vllm.triton_utils import triton
 
 from ascend_specpatch.kernels import prepare_inputs_padded as kernel
 
-from .support import ASCEND, NPU, VLLM, Memory, examples, hosts_kernel, ours
+from .support import ASCEND, NPU, VLLM, Memory, examples, hosts_kernel, ours, takes
 
 
 def by_hand(drafted: list[int], valid: list[int], lens: list[int]) -> tuple[list[int], list[int]]:
@@ -64,10 +64,12 @@ def test_it_gives_what_the_kernels_it_stands_for_give(batch: Any) -> None:
         of_vllm = [memory.filled((number,), -7) for _ in range(2)]
         launch(VLLM["eagle_prepare_inputs_padded_kernel"])[(number,)](*inputs, *of_vllm, number)
         assert [output.tolist() for output in of_vllm] == [rows, rejected]
-        of_ascend = memory.filled((number,), -7)
-        grid = (min(triton.cdiv(number, 4), 40),)
-        launch(ASCEND["prepare_inputs_padded_kernel"])[grid](*inputs, of_ascend, number, BLOCK_SIZE=4)
-        assert of_ascend.tolist() == rows
+        name, grid = ASCEND["prepare_inputs_padded_kernel"], (min(triton.cdiv(number, 4), 40),)
+        of_ascend = [
+            memory.filled((number,), -7) for _ in range(1 + takes(name, "num_rejected_tokens_gpu_ptr"))
+        ]
+        launch(name)[grid](*inputs, *of_ascend, number, BLOCK_SIZE=4)
+        assert [output.tolist() for output in of_ascend] == [rows, rejected][: len(of_ascend)]
 
 
 @pytest.mark.parametrize("num_reqs", [1, 7, 8, 9, 320, 321, 700])

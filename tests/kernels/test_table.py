@@ -88,38 +88,55 @@ def test_the_table_loads_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", kernels.TABLE)
-def test_a_stand_in_takes_what_the_kernel_takes(name: str) -> None:
+def test_a_stand_in_takes_what_the_kernel_takes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every release, and whether given by position or by name."""
+    file, function = import_module(f"ascend_specpatch.kernels.{kernels.TABLE[name]}"), name.partition(":")[2]
+    signature = inspect.signature(getattr(file, function))
+    given: list[dict[str, Any]] = []
+
+    def launch(*args: Any, **options: Any) -> None:
+        given.append(signature.bind(*args, **options).arguments)
+
+    launch.__signature__ = signature  # type: ignore[attr-defined]
+    monkeypatch.setattr(file, function, launch)
     upstream = hosts_kernel(name)
-    names = list(inspect.signature(upstream.fn).parameters)
-    launch = getattr(import_module(f"ascend_specpatch.kernels.{kernels.TABLE[name]}"), name.partition(":")[2])
-    signature = inspect.signature(launch)
-    signature.bind((1,), **dict.fromkeys(names, 0))
-    signature.bind(
-        (1,),
-        *[0] * sum(not parameter.isupper() for parameter in names),
-        **{n: 0 for n in names if n.isupper()},
+    values = {n: 0 if n in _dispatch._MODES else f"<{n}>" for n in inspect.signature(upstream.fn).parameters}
+    stand_in = kernels.stand_in(name, upstream)
+    stand_in[(1,)](**values)
+    stand_in[(1,)](
+        *[value for n, value in values.items() if not n.isupper()],
+        **{n: value for n, value in values.items() if n.isupper()},
     )
-    # Positions are the kernel's own, as far as they are named.
-    own = [p.name for p in list(signature.parameters.values())[1:] if p.kind is p.POSITIONAL_OR_KEYWORD]
-    assert [n for n in names if n in own] == [n for n in own if n in names]
-    assert set(own) <= {*names, "vec_len"}
+    assert len(given) == 2
+    for arguments in given:
+        taken = {
+            n: value for n, value in arguments.items() if n in signature.parameters and n.endswith("_ptr")
+        }
+        assert taken == {n: values[n] for n in taken}
+        assert {
+            n for n, p in signature.parameters.items() if p.default is p.empty and n.endswith("_ptr")
+        } <= {*taken}
 
 
 def test_every_kernel_of_the_hosts_modules_is_in_the_table() -> None:
     inlined = {"bonus_renew", "bonus_renew_1"}  # called by other kernels only
+    # Of vLLM's own draft loop, in which Ascend's proposers do not draft.
+    not_run = {"eagle_step_slot_mapping_metadata_kernel"}
     for module in {name.partition(":")[0] for name in kernels.TABLE}:
         found = {
             name
             for name, value in vars(import_module(module)).items()
             if hasattr(value, "fn") and hasattr(value, "__getitem__") and value.fn.__module__ == module
         }
-        assert {f"{module}:{name}" for name in found - inlined} <= set(kernels.TABLE), module
+        assert {f"{module}:{name}" for name in found - inlined - not_run} <= set(kernels.TABLE), module
 
 
 def test_upstream_runs_where_it_is_asked_for(setting: Callable[[str], None]) -> None:
     calls: list[tuple[Any, ...]] = []
 
     class Upstream:
+        fn = staticmethod(hosts_kernel("vllm.v1.sample.rejection_sampler:expand_kernel").fn)
+
         def __getitem__(self, grid: Any) -> Any:
             return lambda *args, **options: calls.append((grid, args, options))
 
@@ -134,6 +151,25 @@ def test_upstream_runs_where_it_is_asked_for(setting: Callable[[str], None]) -> 
     assert output.tolist() == [5, 6, 6]
     assert len(calls) == 1
     assert "expand.expand_kernel in place of" in repr(stand_in)
+
+
+def test_in_a_mode_that_only_the_hosts_have_their_kernel_runs() -> None:
+    calls: list[str] = []
+
+    class Upstream:
+        @staticmethod
+        def fn(draft_ptr: Any, output_ptr: Any, SYNTHETIC_MODE: bool) -> None: ...
+
+        def __getitem__(self, grid: Any) -> Any:
+            return lambda *args, **options: calls.append(f"theirs {grid} {args}")
+
+    def launch(grid: Any, output_ptr: Any, draft_ptr: Any, *, more_ptr: Any = None, **options: Any) -> None:
+        calls.append(f"ours {grid} {output_ptr} {draft_ptr} {more_ptr}")
+
+    stand_in = _dispatch.StandIn(launch, Upstream())
+    stand_in[(3,)]("draft", "output", SYNTHETIC_MODE=False)
+    stand_in[(3,)]("draft", "output", SYNTHETIC_MODE=True)
+    assert calls == ["ours (3,) output draft None", "theirs (3,) ('draft', 'output')"]
 
 
 # ---- how often a kernel is compiled, and on how many programs it runs

@@ -7,6 +7,8 @@ import json
 
 import pytest
 
+from ascend_specpatch import hosts
+
 from .conftest import PATCHED, UNPATCHED, FakeHosts, visible
 
 RAISES_HALF_WAY = {
@@ -190,15 +192,16 @@ def test_off_silences_a_mistake_in_any_other_setting(fake_hosts: FakeHosts, stri
 def test_an_unsupported_pair_is_one_warning_that_names_the_supported_ones(
     fake_hosts: FakeHosts, route: str
 ) -> None:
-    fake_hosts.install("vllm", "0.17.0+cpu")
+    fake_hosts.install("vllm", "0.19.0+cpu")
+    fake_hosts.install("vllm-ascend", "0.18.0")
     script = (
         f"{route}; import vllm_ascend; bootstrap.register(); bootstrap.register(); print(json.dumps(state()))"
     )
     done = fake_hosts.run(script)
     assert done.returncode == 0, done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert "found vllm 0.17.0 + vllm-ascend 0.16.0rc1" in done.stderr
-    assert "vllm 0.16.0 + vllm-ascend 0.16.0rc1" in done.stderr
+    assert "found vllm 0.19.0 + vllm-ascend 0.18.0, and the patches are for " in done.stderr
+    assert all(str(pair) in done.stderr for pair in hosts.SUPPORTED)
     state = json.loads(done.stdout)
     assert visible(state) == UNPATCHED
     assert set(state["states"].values()) == {"not_for_this_host"}

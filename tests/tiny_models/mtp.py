@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,3 +154,49 @@ class DeepSeekV3:
         if self.own_head:
             layer[prefix + "shared_head.head.weight"] = target["lm_head.weight"].clone()
         return layer
+
+
+@dataclass(frozen=True)
+class WithoutMtp:
+    """A DeepSeekV3 without its MTP layer, of a type that vLLM does not take for a model that has one."""
+
+    source: str
+
+    def __call__(self, root: Path, out: Path) -> None:
+        shutil.copytree(root / self.source, out, dirs_exist_ok=True)
+        path, layer = out / "model.safetensors", f"model.layers.{_LAYERS}."
+        weights = {name: w for name, w in load_file(path).items() if not name.startswith(layer)}
+        save_file(weights, path, metadata={"format": "pt"})
+        edit_config(out, model_type="deepseek_v2", num_nextn_predict_layers=0)
+
+
+@dataclass(frozen=True)
+class DeepSeekV32:
+    """DeepSeekV3 with an indexer in every layer, which chooses 2,048 keys to attend to. In tests that is all
+    there are, so text and drafts are those of the model it is made from."""
+
+    source: str
+    heads: int = 2
+    head_dim: int = 64
+
+    def __call__(self, root: Path, out: Path) -> None:
+        shutil.copytree(root / self.source, out, dirs_exist_ok=True)
+        source = json.loads((out / "config.json").read_text())
+        torch.manual_seed(43)
+        layers = {}
+        for layer in range(source["num_hidden_layers"] + source["num_nextn_predict_layers"]):
+            prefix = f"model.layers.{layer}.self_attn.indexer."
+            layers[f"{prefix}wq_b.weight"] = _random(self.heads * self.head_dim, source["q_lora_rank"])
+            layers[f"{prefix}wk.weight"] = _random(self.head_dim, HIDDEN)
+            layers[f"{prefix}k_norm.weight"] = torch.ones(self.head_dim)
+            layers[f"{prefix}k_norm.bias"] = torch.zeros(self.head_dim)
+            layers[f"{prefix}weights_proj.weight"] = _random(self.heads, HIDDEN)
+        _append(out, layers)
+        edit_config(
+            out,
+            architectures=["DeepseekV32ForCausalLM"],
+            model_type="deepseek_v32",
+            index_n_heads=self.heads,
+            index_head_dim=self.head_dim,
+            index_topk=2048,
+        )

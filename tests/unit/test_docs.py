@@ -21,6 +21,7 @@ DOCUMENTS = (
     "docs/activation.md",
     "docs/ascend_compile.md",
     "docs/development.md",
+    "docs/hosts.md",
     "docs/kernels.md",
     "docs/performance.md",
 )
@@ -63,6 +64,19 @@ def test_the_readme_names_the_supported_hosts_and_installs_them(checkout: Path) 
     assert rows == [(pair.vllm, pair.vllm_ascend) for pair in hosts.SUPPORTED]
     (installed,) = re.findall(r"pip install vllm==(\S+) vllm-ascend==(\S+)", text)
     assert installed in rows
+
+
+def test_the_page_of_host_pairs_says_what_is_patched_where(checkout: Path) -> None:
+    def cell(patch: registry.Patch, pair: hosts.HostPair) -> str:
+        if patch.is_in_host(pair):
+            return f"in {patch.in_host_since.removeprefix('vllm-ascend ')}"
+        forms = [form.folder or "yes, elsewhere" for form in patch.forms if pair in form.hosts]
+        return (forms or ["yes"])[0] if patch.is_for(pair) else "-"
+
+    expected = [[p.id, *(cell(p, pair) for pair in hosts.SUPPORTED)] for p in registry.load(others=False)]
+    rows = "\n".join(f"| {' | '.join((f'`{row[0]}`', *row[1:]))} |" for row in expected)
+    shown = table((checkout / "docs" / "hosts.md").read_text(), "What is patched where")
+    assert shown == expected, f"the table is to be:\n{rows}"
 
 
 def test_every_supported_pair_has_an_environment(checkout: Path) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="drafting is arithmetic on tensors")
 
+from ascend_specpatch.patches.spec_decode import next_token_ids  # noqa: E402
 from ascend_specpatch.patches.spec_decode.drafting import graph, later_passes, loop  # noqa: E402
 from ascend_specpatch.patches.spec_decode.drafting.first_pass import FirstPass  # noqa: E402
 from ascend_specpatch.patches.spec_decode.drafting.later_passes import LaterPasses  # noqa: E402
@@ -321,14 +322,39 @@ def test_a_dummy_plan_writes_no_kv_and_stays_in_its_rows() -> None:
     assert later.positions.eq(0).all()
 
 
-def test_every_pass_of_an_mla_model_has_its_own_rotary_angles() -> None:
+@pytest.mark.parametrize("padding", [0, 5])
+def test_padding_of_a_later_pass_stands_at_position_0_and_writes_nothing(padding: int) -> None:
+    """Sparse attention takes as many angles and slots as the model has rows, and they are in the metadata."""
+    proposer = Proposer(3, 64, hidden=True)
+    metadata, _, positions = batch_of([Request(5, 4, 1), Request(9, 4, 3)], 64)
+    proposer.positions[:8] = positions
+    rejected = torch.tensor([1, 3], dtype=torch.int32)
+    to_sample = metadata.query_start_loc[1:] - 1 - rejected
+    alone = LaterPasses.plan(proposer, metadata, to_sample, rejected)
+    later = LaterPasses.plan(proposer, metadata, to_sample, rejected, 8 + padding)
+    assert alone is not None
+    assert later is not None
+    for common, unpadded in zip(later.metadata(metadata), alone.metadata(metadata), strict=True):
+        assert (common.num_actual_tokens, common.num_input_tokens) == (8, 8 + padding)
+        assert common.positions.tolist() == unpadded.positions.tolist() + [0] * padding
+        assert common.slot_mapping.tolist() == unpadded.slot_mapping.tolist() + [-1] * padding
+
+
+def test_every_pass_has_its_own_rotary_angles() -> None:
+    """MLA's metadata has them with the decodes, that of sparse attention itself."""
     shared = torch.zeros(2)
-    first = SimpleNamespace(decode=SimpleNamespace(cos=shared[:1], sin=shared[1:]))
-    loop._keep_own_rotary(first)
+    angles = [SimpleNamespace(cos=shared[:1], sin=shared[1:]) for _ in range(2)]
+    sparse, decode = angles
+    sparse.dsa_cp_context = SimpleNamespace(
+        actual_seq_lengths_query=shared[:1], actual_seq_lengths_key=shared[1:]
+    )
+    loop._keep_own_buffers(SimpleNamespace(decode=decode))
+    loop._keep_own_buffers(sparse)
     shared.fill_(9.0)
-    assert (first.decode.cos.item(), first.decode.sin.item()) == (0.0, 0.0)
-    loop._keep_own_rotary(SimpleNamespace(decode=None))  # a batch of prefills
-    loop._keep_own_rotary(SimpleNamespace())  # an attention without rotary angles in its metadata
+    assert [(one.cos.item(), one.sin.item()) for one in angles] == [(0.0, 0.0)] * 2
+    assert all(lengths.item() == 0.0 for lengths in vars(sparse.dsa_cp_context).values())
+    loop._keep_own_buffers(SimpleNamespace(decode=None, dsa_cp_context=None))  # a batch of prefills
+    loop._keep_own_buffers(SimpleNamespace())  # an attention without rotary angles in its metadata
 
 
 @pytest.mark.parametrize(("num_rows", "extra"), [(8, []), (16, [12, 16]), (18, [12, 16, 18]), (9, [9])])
@@ -411,3 +437,66 @@ def test_a_full_graph_is_used_for_verified_batches_only() -> None:
     ] * 4
     assert [run.num_input_tokens for run in (mixed, prefill, long, eager)] == [16, 16, 17, 12]
     assert [arguments["uniform_decode"] for arguments in asked] == [True, False, False, False]
+
+
+class Greedy(loop.DraftLoop):
+    """Notes the rows that logits are computed for."""
+
+    def __init__(self) -> None:
+        self.vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=2))
+        self.runner = SimpleNamespace(uniform_decode_query_len=4)
+        self.model = SimpleNamespace(compute_logits=self._logits)
+
+    def _logits(self, rows: Any) -> Any:
+        self.asked = rows[:, 0].tolist()
+        return -(rows - 5).abs()  # the likeliest token is the column nearest to 5
+
+
+@pytest.mark.parametrize(
+    ("split", "dummy", "asked"),
+    [(False, False, [3, 1]), (True, False, [3, 1] + [0] * 6), (True, True, [3, 1])],
+)
+def test_a_split_language_model_head_gets_as_many_rows_on_every_rank(
+    monkeypatch: pytest.MonkeyPatch, split: bool, dummy: bool, asked: list[int]
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm_ascend", ModuleType("vllm_ascend"))
+    monkeypatch.setitem(sys.modules, "vllm_ascend.utils", SimpleNamespace(lmhead_tp_enable=lambda: split))
+    hidden = torch.arange(4)[:, None] + torch.tensor([0, 2, 4])  # row 3: 3, 5, 7; row 1: 1, 3, 5
+    proposer = Greedy()
+    assert proposer._greedy(hidden, torch.tensor([3, 1]), dummy).tolist() == [1, 2]
+    assert proposer.asked == asked
+
+
+@pytest.mark.parametrize("profiles", [True, False])
+@pytest.mark.parametrize(("grow", "longest", "rows"), [(0, 100, 40), (2, 100, 46), (2, 43, 43)])
+def test_a_profile_run_has_the_slots_that_requests_gain(
+    profiles: bool, grow: int, longest: int, rows: int
+) -> None:
+    class Host:
+        def dummy_run(self, num_tokens: int, *others: Any, **named: Any) -> None:
+            self.ran = num_tokens, others, named
+
+    proposer = type("Both", (loop.DraftLoop, Host), {})()
+    proposer.needs_extra_input_slots, proposer.net_num_new_slots_per_request = grow > 0, grow
+    proposer.runner, proposer.max_num_tokens = SimpleNamespace(max_num_reqs=3), longest
+    proposer.last_token_indices = torch.ones(5)
+    proposer.graph_buffers = SimpleNamespace(rows=torch.ones(2, 3))
+    proposer.dummy_run(40, "prefill", is_profile=profiles)
+    assert proposer.ran == (rows if profiles else 40, ("prefill",), {"is_profile": profiles})
+    # They may have held rows of a longer batch.
+    assert proposer.last_token_indices.sum() == proposer.graph_buffers.rows.sum() == 0
+
+
+def test_discarded_requests_are_told_apart_and_forgotten() -> None:
+    proposer = SimpleNamespace()
+    indices = torch.tensor([2, 0, 1, 1])  # those behind the number are of earlier steps
+    for num_reqs, number, expected in (
+        (3, 1, [False, False, True]),
+        (3, 0, [False] * 3),
+        (5, 2, [True, False, True, False, False]),  # a longer batch than before
+        (2, 0, [False] * 2),
+    ):
+        sampled = torch.zeros(num_reqs, 4, dtype=torch.int32)
+        discarded = next_token_ids.discarded(proposer, sampled, indices, number)
+        assert discarded.tolist() == expected
+        assert discarded.dtype == torch.bool

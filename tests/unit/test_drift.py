@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import io
+import itertools
 import json
 import os
 import stat
@@ -550,3 +551,31 @@ def test_between_supported_pairs_each_patch_says_what_became_of_it(
     assert "from  vllm 1.0 + vllm-ascend 1.0rc1, as verified" in capsys.readouterr().out
     monkeypatch.setattr(registry, "load", lambda: Registry(patches[:3]))
     assert run("drift", *between) == 0
+
+
+# What needed other code or another place from one supported pair to the next.
+ANOTHER_FORM = [
+    {
+        "spec_decode.base_proposer",
+        "spec_decode.draft_model_proposer",
+        "spec_decode.next_token_ids",
+        "spec_decode.kernels.ascend_prepare_inputs",
+    },
+    set(),
+    {"spec_decode.base_proposer"},
+]
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "expected"),
+    [(*pair, form) for pair, form in zip(itertools.pairwise(hosts.SUPPORTED), ANOTHER_FORM, strict=True)],
+)
+def test_between_neighbouring_pairs_exactly_the_adapted_patches_are_in_another_form(
+    capsys: pytest.CaptureFixture[str], older: HostPair, newer: HostPair, expected: set[str]
+) -> None:
+    versions = ("--base-vllm", older.vllm, "--base-vllm-ascend", older.vllm_ascend)
+    code = run("drift", *versions, "--vllm", newer.vllm, "--vllm-ascend", newer.vllm_ascend, "--json")
+    rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)["patches"]}
+    assert {name for name, row in rows.items() if row["verdict"] == "another form"} == expected
+    assert code == (1 if expected else 0)
+    assert len(rows) == len(list(registry.load(others=False)))

@@ -9,13 +9,13 @@ import os
 import subprocess
 import sys
 import zipfile
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
 
 from ascend_specpatch import fingerprints, hosts
 from ascend_specpatch.fingerprints import ObjectState, VerifiedSource, compare, installed_source, leans_on
+from ascend_specpatch.hosts import HostPair
 from ascend_specpatch.patches import PATCHES
 from ascend_specpatch.registry import Patch
 
@@ -26,6 +26,7 @@ import torch_npu
 import vllm, vllm_ascend
 from ascend_specpatch import hosts, registry, report, settings
 from ascend_specpatch.edits import Edit
+from ascend_specpatch.hosts import HostPair
 from ascend_specpatch.patches import PATCHES
 from ascend_specpatch.registry import State
 
@@ -60,24 +61,32 @@ print(json.dumps(changed))
 """
 
 
-def own_record() -> fingerprints.Record:
-    return fingerprints.verified_for(PATCHES[0]).pairs[str(hosts.SUPPORTED[0])]
+# Every patch in its form for every pair that needs it.
+NEEDED = [(patch.on(pair), pair) for pair in hosts.SUPPORTED for patch in PATCHES if patch.is_needed_on(pair)]
+IDS = [f"{patch.id}, {pair.vllm}" for patch, pair in NEEDED]
 
 
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.id)
-def test_every_patch_says_what_it_leans_on_once_and_all_of_it_is_recorded(patch: Patch) -> None:
+def record_of(pair: HostPair) -> fingerprints.Record:
+    return fingerprints.verified_for(PATCHES[0]).pairs[str(pair)]
+
+
+@pytest.mark.parametrize(("patch", "pair"), NEEDED, ids=IDS)
+def test_every_patch_says_what_it_leans_on_once_and_all_of_it_is_recorded(
+    patch: Patch, pair: HostPair
+) -> None:
     declared = leans_on(patch)
     assert declared
     assert len(set(declared)) == len(declared)
     assert all(name.startswith(("vllm.", "vllm_ascend.")) for name in declared)
     for name in declared:
         module, _, qualname = name.partition(":")
-        assert qualname in own_record()[module].objects
+        assert qualname in record_of(pair)[module].objects
 
 
-def test_nothing_is_recorded_that_no_patch_leans_on() -> None:
-    declared = {name for patch in PATCHES for name in leans_on(patch)}
-    recorded = {f"{module}:{name}" for module, entry in own_record().items() for name in entry.objects}
+@pytest.mark.parametrize("pair", hosts.SUPPORTED, ids=str)
+def test_nothing_is_recorded_that_no_patch_leans_on(pair: HostPair) -> None:
+    declared = {name for patch, its in NEEDED if its == pair for name in leans_on(patch)}
+    recorded = {f"{module}:{name}" for module, entry in record_of(pair).items() for name in entry.objects}
     assert recorded == declared
 
 
@@ -98,23 +107,23 @@ def test_the_file_is_in_the_wheel(checkout: Path, tmp_path: Path) -> None:
     assert zipfile.ZipFile(wheel).read(name) == (checkout / "patches" / fingerprints.FILE_NAME).read_bytes()
 
 
+HERE = hosts.installed()
+NEEDED_HERE = [patch for patch, pair in NEEDED if pair == HERE]
+
+
 @pytest.fixture(scope="module")
 def real_hosts() -> None:
-    try:
-        pair = hosts.HostPair(version("vllm"), version("vllm-ascend"))
-    except PackageNotFoundError:
-        pytest.skip("the hosts are not installed: make env")
-    if pair not in hosts.SUPPORTED:
-        pytest.skip(f"{pair} is not supported")
+    if HERE not in hosts.SUPPORTED:
+        pytest.skip(f"found {HERE}, which is not supported: make env")
 
 
 @pytest.mark.usefixtures("real_hosts")
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.id)
+@pytest.mark.parametrize("patch", NEEDED_HERE, ids=lambda patch: patch.id)
 def test_the_installed_hosts_are_as_verified_object_by_object(patch: Patch) -> None:
-    fingerprints.check(patch, hosts.installed())
+    fingerprints.check(patch, HERE)
     # Again without the short cut for files that are the same: each object is found and has its digest.
     parsed = {
-        module: fingerprints.ModuleRecord("other", entry.objects) for module, entry in own_record().items()
+        module: fingerprints.ModuleRecord("other", entry.objects) for module, entry in record_of(HERE).items()
     }
     found = compare(leans_on(patch), parsed, installed_source)
     assert [finding for finding in found if finding.state is not ObjectState.VERIFIED] == []
@@ -133,7 +142,7 @@ def changed(real_hosts: None) -> dict[str, list[str]]:
     return result
 
 
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.id)
+@pytest.mark.parametrize("patch", NEEDED_HERE, ids=lambda patch: patch.id)
 def test_every_object_of_the_hosts_that_a_patch_changes_is_among_them(
     patch: Patch, changed: dict[str, list[str]]
 ) -> None:

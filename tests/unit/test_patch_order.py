@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ascend_specpatch import hosts
 from ascend_specpatch.patches import PATCHES
-from ascend_specpatch.registry import Patch, Registry
+from ascend_specpatch.registry import Registry
 
 # Stage by stage, and within a stage what others stand on first. Changed together with patches/__init__.py.
 ORDER = (
@@ -62,11 +63,19 @@ def test_the_page_lists_them_in_the_order_of_application() -> None:
     assert tuple(patch.id for patch in PATCHES) == ORDER
 
 
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.id)
-def test_every_patch_says_what_why_how_and_until_when(patch: Patch, checkout: Path) -> None:
-    path = checkout.joinpath("patches", *patch.id.split(".")).with_suffix(".py")
-    body = ast.parse(path.read_text())
-    text = ast.get_docstring(body) or ""
-    assert text.splitlines()[0] == patch.id
+# Every patch, in the form of its first pair and in those of others that have a body of their own.
+BODIES = sorted({(patch.id, patch.on(pair).body) for patch in PATCHES for pair in hosts.SUPPORTED})
+
+
+@pytest.mark.parametrize(("patch_id", "body"), BODIES, ids=[body for _, body in BODIES])
+def test_every_patch_says_what_why_how_and_until_when(patch_id: str, body: str, checkout: Path) -> None:
+    path = checkout.joinpath(*body.split(".")[1:]).with_suffix(".py")
+    tree = ast.parse(path.read_text())
+    text = ast.get_docstring(tree) or ""
+    title = text.splitlines()[0]
+    # Another form says for which hosts it is.
+    assert title == patch_id if body.endswith(f".patches.{patch_id}") else title.startswith(f"{patch_id}, ")
     assert re.findall(r"^(What|Why|How|Until): ", text, re.MULTILINE) == ["What", "Why", "How", "Until"]
-    assert "apply" in [node.name for node in body.body if isinstance(node, ast.FunctionDef)]
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    names += [alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert "apply" in names

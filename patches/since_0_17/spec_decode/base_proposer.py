@@ -42,6 +42,7 @@ LEANS_ON: tuple[str, ...] = (
     "vllm.config.model:ModelConfig.is_multimodal_model",
     "vllm.config.model:ModelConfig.use_mla",
     "vllm.config.model:ModelConfig.uses_mrope",
+    "vllm.config.speculative:SpeculativeConfig.create_draft_parallel_config",
     "vllm.config.speculative:SpeculativeConfig.disable_padded_drafter_batch",
     "vllm.config.speculative:SpeculativeConfig.draft_parallel_config",
     # Room for the slot that a draft model adds to each request.
@@ -63,6 +64,8 @@ LEANS_ON: tuple[str, ...] = (
     "vllm_ascend.attention.mla_v1:AscendMLAImpl._forward_decode",
     "vllm_ascend.attention.mla_v1:AscendMLAImpl._forward_prefill",
     "vllm_ascend.attention.mla_v1:AscendMLAMetadataBuilder",
+    "vllm_ascend.attention.sfa_v1:AscendSFAImpl.forward",
+    "vllm_ascend.attention.sfa_v1:AscendSFAMetadataBuilder",
     "vllm_ascend.attention.utils:AscendCommonAttentionMetadata",
     "vllm_ascend.attention.utils:split_decodes_and_prefills",
     # Running the passes, captured or not.
@@ -75,6 +78,8 @@ LEANS_ON: tuple[str, ...] = (
     "vllm_ascend.ascend_forward_context:set_ascend_forward_context",
     "vllm_ascend.compilation.acl_graph:ACLGraphWrapper",
     "vllm_ascend.compilation.acl_graph:update_full_graph_params",
+    "vllm_ascend.ops.rotary_embedding:get_cos_and_sin_mla",
+    "vllm_ascend.ops.rotary_embedding:set_cos_and_sin",
     "vllm_ascend.spec_decode.eagle_proposer:_maybe_eager_context",
     "vllm_ascend.utils:enable_sp",
     "vllm_ascend.utils:lmhead_tp_enable",

@@ -95,10 +95,10 @@ class GraphBuffers:
         if batch < captured:
             # Requests that are not there draft in a row that is padding.
             self.rows[:, batch:captured].fill_(num_rows - 1)
-        self.positions[..., : later.num_rows].copy_(later.positions)
+        self.positions[..., : later.num_input_tokens].copy_(later.positions)
         for buffer, slots in zip(self.slots, later.slots, strict=True):
-            buffer[: later.num_rows].copy_(slots)
-            buffer[later.num_rows :].fill_(PADDING_SLOT_ID)
+            buffer[: later.num_input_tokens].copy_(slots)
+            buffer[later.num_input_tokens :].fill_(PADDING_SLOT_ID)
         return replace(later, slots=self.slots)
 
 

@@ -31,10 +31,11 @@ class LaterPasses:
 
     Attributes:
         num_rows: rows of each pass.
+        num_input_tokens: those and the padding that the model is run with; it stands at position 0.
         rows: int [k - 1, batch_size], the row of each request that holds the token drafted from.
-        positions: int64 [k - 1, num_rows] ([k - 1, 3, num_rows] with M-RoPE), 0 from the model's maximum
-            length on.
-        slots: int32 [k - 1, num_rows], KV slots, -1 where nothing is to be written.
+        positions: int64 [k - 1, num_input_tokens] ([k - 1, 3, num_input_tokens] with M-RoPE), 0 from the
+            model's maximum length on.
+        slots: int32 [k - 1, num_input_tokens], KV slots, -1 where nothing is to be written.
         seq_lens: int32 [k - 1, batch_size], keys of each request as the host counts them: with rejected ones.
         query_start_loc: int32 [batch_size + 1], the first row of each request; query_start_loc_cpu is the
             same on the host.
@@ -44,6 +45,7 @@ class LaterPasses:
     """
 
     num_rows: int
+    num_input_tokens: int
     rows: torch.Tensor
     positions: torch.Tensor
     slots: torch.Tensor
@@ -56,7 +58,12 @@ class LaterPasses:
 
     @classmethod
     def plan(
-        cls, proposer: Any, metadata: Any, to_sample: torch.Tensor, num_rejected: torch.Tensor | None
+        cls,
+        proposer: Any,
+        metadata: Any,
+        to_sample: torch.Tensor,
+        num_rejected: torch.Tensor | None,
+        padded_to: int | None = None,
     ) -> LaterPasses | None:
         """Plan from the metadata of the first pass and the positions in the proposer's buffers.
 
@@ -65,6 +72,7 @@ class LaterPasses:
             metadata: AscendCommonAttentionMetadata of the first pass.
             to_sample: int [batch_size], the rows of the first pass that are sampled from.
             num_rejected: int [batch_size] on the device; None: nothing was rejected.
+            padded_to: rows that the model is run with in every pass; None: as many as there are.
 
         Returns:
             None where one pass drafts everything.
@@ -75,6 +83,7 @@ class LaterPasses:
         batch, device = to_sample.shape[0], to_sample.device
         start, start_cpu = _first_rows(proposer, metadata, batch, num_rejected)
         num_rows, longest = int(start_cpu[-1]), int((start_cpu[1:] - start_cpu[:-1]).max())
+        num_input_tokens = padded_to or num_rows
 
         step = proposer.arange[1 : steps + 1].unsqueeze(1)
         lengths = metadata.seq_lens[:batch] + step
@@ -93,12 +102,13 @@ class LaterPasses:
         size = proposer.kernel_block_size
         blocks = metadata.block_table_tensor[:batch].gather(1, (key // size).t()).t()
         slot = (blocks * size + key % size).int().masked_fill_(too_long, PADDING_SLOT_ID)
-        slots = torch.full((steps, num_rows), PADDING_SLOT_ID, dtype=torch.int32, device=device)
+        slots = torch.full((steps, num_input_tokens), PADDING_SLOT_ID, dtype=torch.int32, device=device)
 
         return cls(
             num_rows=num_rows,
+            num_input_tokens=num_input_tokens,
             rows=rows,
-            positions=_positions(proposer, to_sample, step, rows, too_long, num_rows),
+            positions=_positions(proposer, to_sample, step, rows, too_long, num_input_tokens),
             slots=slots.scatter_(1, rows, slot),
             seq_lens=torch.clamp(lengths, max=longest_model),
             query_start_loc=start,
@@ -117,6 +127,7 @@ class LaterPasses:
         positions = proposer._get_positions(batch)
         return cls(
             num_rows=batch,
+            num_input_tokens=batch,
             rows=proposer.arange[:batch].expand(steps, batch).long(),
             positions=positions.new_zeros((steps, *positions.shape)),
             slots=torch.full((steps, batch), PADDING_SLOT_ID, dtype=torch.int32, device=device),
@@ -145,7 +156,7 @@ class LaterPasses:
                     num_computed_tokens_cpu=lens_cpu - query_lens,
                     num_reqs=batch,
                     num_actual_tokens=self.num_rows,
-                    num_input_tokens=self.num_rows,
+                    num_input_tokens=self.num_input_tokens,
                     max_query_len=self.max_query_len,
                     max_seq_len=int(lens_cpu.max()),
                     block_table_tensor=first.block_table_tensor[:batch],
@@ -179,7 +190,7 @@ def _positions(
     step: torch.Tensor,
     rows: torch.Tensor,
     too_long: torch.Tensor,
-    num_rows: int,
+    num_input_tokens: int,
 ) -> torch.Tensor:
     """Positions of the rows of every pass: those of the sampled rows, a step further at each pass."""
     sampled = proposer._get_positions(proposer.max_num_tokens)[..., to_sample]
@@ -187,5 +198,5 @@ def _positions(
     for _ in axes:
         step, rows, too_long = step.unsqueeze(1), rows.unsqueeze(1), too_long.unsqueeze(1)
     position = (sampled + step).masked_fill_(too_long, 0)
-    positions = sampled.new_zeros((position.shape[0], *axes, num_rows))
+    positions = sampled.new_zeros((position.shape[0], *axes, num_input_tokens))
     return positions.scatter_(-1, rows.expand_as(position), position)

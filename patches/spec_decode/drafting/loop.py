@@ -34,6 +34,12 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         return bool(self.pcp_size * self.dcp_size > 1)
 
     @property
+    def _passes_are_alike(self) -> bool:
+        """Whether all passes have as many rows: captured graphs have one size, and heads that meet other
+        ranks in expert parallel layers bring them as many in every pass."""
+        return bool(self.method == "mtp" or self.use_cuda_graph)
+
+    @property
     def _sampled_rows(self) -> torch.Tensor:
         """The host's buffer of the rows to sample from."""
         buffer: torch.Tensor = getattr(self, self._rows_argument)
@@ -90,7 +96,8 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         run = Dispatch.of(self, metadata, num_tokens, batch)
         if run.full and num_rejected_tokens_gpu is None:
             num_rejected_tokens_gpu = torch.zeros_like(to_sample)  # a graph has rows for rejected tokens
-        later = LaterPasses.plan(self, metadata, to_sample, num_rejected_tokens_gpu)
+        padded_to = run.num_input_tokens if self._passes_are_alike else None
+        later = LaterPasses.plan(self, metadata, to_sample, num_rejected_tokens_gpu, padded_to)
         captured = batch
         if run.full:
             captured = run.num_input_tokens // (self.num_speculative_tokens + 1)
@@ -201,7 +208,7 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
 
     def _detach(self, built: Any, step: int) -> None:
         """Take what a pass reads out of what the host shares between passes."""
-        _keep_own_rotary(built)
+        _keep_own_buffers(built)
 
     def _run_merged_draft(
         self,
@@ -249,10 +256,7 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
             later = LaterPasses.dummy(self, batch_size)
             if self.graph_buffers is not None:
                 later = self.graph_buffers.passes(later, num_input_tokens)
-        # Captured graphs have one size, and heads that meet other ranks in expert parallel layers run the
-        # same number of rows in every pass.
-        same = self.method == "mtp" or self.use_cuda_graph
-        num_rows = num_input_tokens if same else max(later.num_rows, 1)
+        num_rows = num_input_tokens if self._passes_are_alike else max(later.num_rows, 1)
         context.num_tokens, context.num_accept_tokens = num_rows, batch_size
         hidden = hidden[to_sample]
         drafts_by_step = [token_ids]
@@ -260,7 +264,7 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
             rows = later.rows[step]
             self.input_ids[rows] = token_ids.int()
             # Not by _set_positions, which takes those of a target with M-RoPE for three axes.
-            self._get_positions(later.num_rows).copy_(later.positions[step])
+            self._get_positions(later.positions.shape[-1]).copy_(later.positions[step])
             embeds = None
             if self.pass_hidden_states_to_model:
                 self.hidden_states[rows] = hidden
@@ -316,9 +320,14 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         super().dummy_run(num_tokens, *args, **kwargs)
 
 
-def _keep_own_rotary(built: Any) -> None:
-    """MLA's builder hands every pass a view of one cos/sin buffer, which the next build overwrites: take a
-    copy."""
-    decode = getattr(built, "decode", None)
-    if decode is not None and getattr(decode, "cos", None) is not None:
-        decode.cos, decode.sin = decode.cos.clone(), decode.sin.clone()
+def _keep_own_buffers(built: Any) -> None:
+    """MLA's builders hand every pass views of one cos/sin buffer, which the next build overwrites: take
+    copies. With sparse attention the metadata itself has them, and under its context parallelism lengths."""
+    for holder, names in (
+        (getattr(built, "decode", None), ("cos", "sin")),
+        (built, ("cos", "sin")),
+        (getattr(built, "dsa_cp_context", None), ("actual_seq_lengths_query", "actual_seq_lengths_key")),
+    ):
+        for name in names:
+            if getattr(holder, name, None) is not None:
+                setattr(holder, name, getattr(holder, name).clone())

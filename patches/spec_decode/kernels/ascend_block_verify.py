@@ -8,7 +8,8 @@ Why: what it accepts as a block is not distributed as the target model's tokens 
     loads at index -1, uses a draft of -1 as an offset, and is compiled anew for each of many batch sizes.
 How: ``kernels/rejection_block_verify.py`` stands in under the kernel's name and calling convention, verifies
     token by token, which keeps the target's distribution, and chooses its own grid.
-Until: vllm-ascend's kernel has none of these faults.
+Until: vllm-ascend verifies by blocks only where it is told the draft's probabilities, which its runner does
+    not know (0.18.0).
 """
 
 from __future__ import annotations

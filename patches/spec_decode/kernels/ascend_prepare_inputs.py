@@ -3,7 +3,8 @@
 
 What: ``prepare_inputs_padded_kernel`` of ``vllm_ascend.ops.triton.spec_decode.utils``: rows to sample
     from of a padded batch, for drafting with the host's functions.
-Why: it loads at index -1, which faults on an NPU even under a false mask.
+Why: it loads at index -1, which faults on an NPU even under a false mask. A count of 0 valid tokens gives a
+    row of another request.
 How: ``kernels/prepare_inputs_padded.py`` stands in under the kernel's name and calling convention, and
     chooses its own grid.
 Until: vllm-ascend's kernel has none of these faults.

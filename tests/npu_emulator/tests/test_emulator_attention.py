@@ -205,17 +205,15 @@ def test_second_version_and_paged_attention_agree_with_the_first():
     expected, _ = fia(cache, query, [1, 2, 3], [9, 1, 0])
     renamed = options(num_query_heads=HEADS, softmax_scale=SCALE)
     del renamed["num_heads"], renamed["scale"]
-    second, _ = torch_npu.npu_fused_infer_attention_score_v2(
-        query.npu(), cache.key.flatten(2).npu(), cache.value.flatten(2).npu(), block_table=cache.table.npu(),
-        actual_seq_qlen=[1, 2, 3], actual_seq_kvlen=[9, 1, 0], **renamed,
-    )  # fmt: skip
+    tensors = query.npu(), cache.key.flatten(2).npu(), cache.value.flatten(2).npu()
+    renamed.update(block_table=cache.table.npu(), actual_seq_qlen=[1, 2, 3], actual_seq_kvlen=[9, 1, 0])
+    second, _ = torch_npu.npu_fused_infer_attention_score_v2(*tensors, **renamed)
     assert torch.equal(second.cpu(), expected.cpu())
     out = torch.full((4, HEADS, HEAD_SIZE), 7.0, device="npu")
+    workspace = torch_npu._npu_fused_infer_attention_score_v2_get_max_workspace(*tensors, **renamed)
     torch_npu.npu_fused_infer_attention_score_v2.out(
-        query.npu(), cache.key.flatten(2).npu(), cache.value.flatten(2).npu(), block_table=cache.table.npu(),
-        actual_seq_qlen=[1, 2, 3], actual_seq_kvlen=[9, 1, 0], workspace=None,
-        out=[out, torch.empty(1, device="npu")], **renamed,
-    )  # fmt: skip
+        *tensors, workspace=workspace, out=[out, torch.empty(1, device="npu")], **renamed
+    )
     assert torch.equal(out[:3].cpu(), expected.cpu())
     assert (out[3:] == 7).all()
     paged = torch.zeros(3, HEADS, HEAD_SIZE, device="npu")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from . import _emulator, switches
-from .operators import lora, moe, norms, sampling
+from .operators import lora, moe, norms, sampling, sparse_attention
 from .operators._operator import cpu, npu, operator
 from .operators.dispatcher import like, rstd_of
 
@@ -217,6 +217,16 @@ _SCHEMAS: dict[str, Callable] = {
     " int num_org_vocab_padding, int added_vocab_start_index, int added_vocab_end_index)"
     " -> (Tensor masked_input, Tensor mask)":
         get_masked_input_and_mask,
+    "npu_lightning_indexer(Tensor query, Tensor key, Tensor weights, *,"
+    " Tensor? actual_seq_lengths_query=None, Tensor? actual_seq_lengths_key=None,"
+    " Tensor? block_table=None, str layout_query='BSND', str layout_key='PA_BSND', int sparse_count=2048,"
+    " int sparse_mode=3) -> Tensor":
+        sparse_attention.npu_lightning_indexer,
+    "npu_sparse_flash_attention(Tensor query, Tensor key, Tensor value, Tensor sparse_indices,"
+    " float scale_value, int sparse_block_size, *, Tensor? block_table=None,"
+    " Tensor? actual_seq_lengths_query=None, Tensor? actual_seq_lengths_kv=None, Tensor? query_rope=None,"
+    " Tensor? key_rope=None, str layout_query='BSND', str layout_kv='PA_BSND', int sparse_mode=3) -> Tensor":
+        sparse_attention.npu_sparse_flash_attention,
     "weak_ref_tensor(Tensor input) -> Tensor":
         weak_ref_tensor,
     "bgmv_shrink(Tensor! x, Tensor! weight, Tensor! indices, Tensor! y, float scale) -> ()":

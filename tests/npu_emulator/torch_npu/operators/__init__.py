@@ -3,7 +3,19 @@
 
 from __future__ import annotations
 
-from . import attention, dispatcher, formats, kv_cache, mla, moe, norms, quantization, rotary, sampling
+from . import (
+    attention,
+    dispatcher,
+    formats,
+    kv_cache,
+    mla,
+    moe,
+    norms,
+    quantization,
+    rotary,
+    sampling,
+    sparse_attention,
+)
 from ._operator import TABLE
 
 dispatcher.register()
@@ -19,4 +31,5 @@ __all__ = [
     "quantization",
     "rotary",
     "sampling",
+    "sparse_attention",
 ]

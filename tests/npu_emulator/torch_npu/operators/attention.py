@@ -254,7 +254,13 @@ def npu_fused_infer_attention_score(
 
 
 def _write_attention(
-    query: Tensor, key: Tensor, value: Tensor, out: list[Tensor], options: dict[str, Any]
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    workspace: Tensor | None = None,
+    out: list[Tensor],
+    **options: Any,
 ) -> list[Tensor]:
     """Writes out[0], whose tail beyond the output (padding) keeps its contents."""
     output, _ = _fused_infer_attention(query, key, value, **options)
@@ -262,24 +268,9 @@ def _write_attention(
     return out
 
 
-@operator(name=_FIA)
-def _npu_fused_infer_attention_score_out(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    workspace: Tensor | None = None,
-    out: list[Tensor],
-    **options: Any,
-) -> list[Tensor]:
-    return _write_attention(query, key, value, out, options)
+npu_fused_infer_attention_score.out = operator(_write_attention, name=_FIA)
 
-
-npu_fused_infer_attention_score.out = _npu_fused_infer_attention_score_out
-
-
-# What the second version of the operator calls the arguments of the first.
-_V2_NAMES = {
+_V1_NAMES = {
     "num_query_heads": "num_heads",
     "softmax_scale": "scale",
     "actual_seq_qlen": "actual_seq_lengths",
@@ -287,32 +278,24 @@ _V2_NAMES = {
 }
 
 
-def _from_v2(options: dict[str, Any]) -> dict[str, Any]:
-    return {_V2_NAMES.get(name, name): value for name, value in options.items()}
+def _as_v1(options: dict[str, Any]) -> dict[str, Any]:
+    return {_V1_NAMES.get(name, name): value for name, value in options.items()}
 
 
 @operator
 def npu_fused_infer_attention_score_v2(
     query: Tensor, key: Tensor, value: Tensor, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    output, lse = _fused_infer_attention(query, key, value, **_from_v2(options))
+    output, lse = _fused_infer_attention(query, key, value, **_as_v1(options))
     return npu(output), npu(lse)
 
 
 @operator(name=f"{_FIA}_v2")
-def _npu_fused_infer_attention_score_v2_out(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    workspace: Tensor | None = None,
-    out: list[Tensor],
-    **options: Any,
-) -> list[Tensor]:
-    return _write_attention(query, key, value, out, _from_v2(options))
+def _write_attention_v2(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> list[Tensor]:
+    return _write_attention(query, key, value, **_as_v1(options))
 
 
-npu_fused_infer_attention_score_v2.out = _npu_fused_infer_attention_score_v2_out
+npu_fused_infer_attention_score_v2.out = _write_attention_v2
 
 
 @operator
