@@ -152,13 +152,11 @@ class ProposerBase(DraftLoop):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """A prompt that a step ends in goes on with its next token. The host takes its last one, which then
         stays in the drafting model's KV cache."""
-        batch = gpu_input_batch.num_reqs
-        known = self.runner.optimistic_seq_lens_cpu[:batch].numpy()
         seen = SimpleNamespace(
-            num_reqs=batch,
+            num_reqs=gpu_input_batch.num_reqs,
             req_ids=gpu_input_batch.req_ids,
             vocab_size=gpu_input_batch.vocab_size,
-            num_tokens_no_spec=np.minimum(gpu_input_batch.num_tokens_no_spec[:batch], known + 1),
+            num_tokens_no_spec=places_of_next_tokens(self, gpu_input_batch) + 1,
         )
         result: tuple[torch.Tensor, torch.Tensor] = super().prepare_next_token_ids_padded(
             sampled_token_ids, requests, seen, *discarded
@@ -207,6 +205,13 @@ class ProposerBase(DraftLoop):
         if decode is not None:
             rows = decode.cos.shape[0]
             decode.cos, decode.sin = self._cos[step, :rows], self._sin[step, :rows]
+
+
+def places_of_next_tokens(proposer: Any, batch: Any) -> Any:
+    """int [num_reqs]: where in its tokens a request has the one it goes on with, if none was sampled."""
+    num_reqs = batch.num_reqs
+    computed = proposer.runner.optimistic_seq_lens_cpu[:num_reqs].numpy()
+    return np.minimum(batch.num_tokens_no_spec[:num_reqs] - 1, computed)
 
 
 def apply(edit: Edit) -> None:
