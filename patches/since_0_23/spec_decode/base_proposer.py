@@ -175,7 +175,11 @@ class ProposerBase(DraftLoop):
         # Of two fields for the lengths on the host, attention takes the private one where it is set, and
         # without asynchronous scheduling both are.
         lengths = metadata.seq_lens_cpu if metadata._seq_lens_cpu is None else metadata._seq_lens_cpu
-        return num_tokens, to_sample, metadata.replace(seq_lens_cpu=lengths, _seq_lens_cpu=None)
+        metadata = metadata.replace(seq_lens_cpu=lengths, _seq_lens_cpu=None)
+        if self.parallel_drafting:
+            # Attention asks the device for the lengths then, and waits for the answer: the host knows them.
+            metadata = metadata.replace(seq_lens=lengths)
+        return num_tokens, to_sample, metadata
 
     def _run_merged_draft(self, **arguments: Any) -> torch.Tensor:  # type: ignore[override]
         if arguments.get("later") is None and not self._host_drafts:
