@@ -205,6 +205,7 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "model_runner.short_mla_prompts",
         target=_MODEL_RUNNER,
+        in_host_since="vllm-ascend 0.18.0",
         summary="with MLA, prompts no longer than a step of drafts are attended to rightly",
     ),
     Patch(

@@ -7,7 +7,7 @@ Why: MLA takes every request of at most ``k + 1`` rows for one that verifies dra
     request of its own: text differs from plain decoding's.
 How: such a batch is called a chunked prefill, for which that path masks the rows of a request. MLA asks the
     state for nothing else.
-Until: vllm-ascend's MLA chooses its layout by the rows of a request.
+Until: vllm-ascend's MLA masks the rows of a request in such a batch too (0.18.0).
 """
 
 from __future__ import annotations

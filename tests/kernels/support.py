@@ -149,5 +149,41 @@ def takes(name: str, argument: str) -> bool:
     return argument in inspect.signature(hosts_kernel(name).fn).parameters
 
 
+_RANDOM = (
+    "output_token_ids_ptr", "cu_num_draft_tokens_ptr", "draft_token_ids_ptr", "draft_probs_ptr",
+    "target_probs_ptr", "bonus_token_ids_ptr", "recovered_token_ids_ptr", "uniform_probs_ptr",
+    "is_greedy_ptr", "max_spec_len", "vocab_size", "vec_len",
+)  # fmt: skip
+_ARGUMENTS = {
+    "rejection_greedy_sample_kernel": (
+        "output_token_ids_ptr", "cu_num_draft_tokens_ptr", "draft_token_ids_ptr", "target_argmax_ptr",
+        "bonus_token_ids_ptr", "is_greedy_ptr", "max_spec_len",
+    ),
+    "rejection_random_sample_kernel": _RANDOM,
+    "rejection_random_sample_block_verify_kernel": _RANDOM,
+    "sample_recovered_tokens_kernel": (
+        "output_token_ids_ptr", "cu_num_draft_tokens_ptr", "draft_token_ids_ptr", "draft_probs_ptr",
+        "target_probs_ptr", "q_ptr", "vocab_size", "PADDED_VOCAB_SIZE",
+    ),
+}  # fmt: skip
+
+
+def call(find: Callable[[str], Any], name: str, grid: tuple[int, ...], *values: Any, **options: Any) -> None:
+    """Launch the kernel that the table lists as `name`, or what stands in for it, with what it takes in vLLM
+    0.16.0 and vllm-ascend 0.16.0rc1. Later releases take more, for modes that are off here."""
+    given = dict(zip(_ARGUMENTS[name.partition(":")[2]], values, strict=False), **options)
+    if takes(name, "inv_q_ptr"):
+        given |= {"inv_q_ptr": given["q_ptr"].reciprocal(), "BLOCK_SIZE": given["PADDED_VOCAB_SIZE"]}
+    off = {"NO_ORI_TARGET_PROBS": True, "global_vocab_size": given.get("vocab_size")}
+    taken = inspect.signature(hosts_kernel(name).fn).parameters.values()
+    arguments = {
+        each.name: given.get(each.name, off.get(each.name, False if each.name.isupper() else None))
+        for each in taken
+        if each.name in given or each.default is each.empty
+    }
+    # An option of Ascend's compiler, which Triton's interpreter does not know.
+    find(name)[grid](**arguments, **({"multibuffer": False} if find is ours else {}))
+
+
 VLLM = {name.partition(":")[2]: name for name in TABLE if name.startswith("vllm.")}
 ASCEND = {name.partition(":")[2]: name for name in TABLE if name.startswith("vllm_ascend.")}

@@ -21,7 +21,7 @@ from ascend_specpatch.kernels import _dispatch
 from ascend_specpatch.kernels import recovered_tokens as recovered
 from ascend_specpatch.kernels import rejection_random as random
 
-from .support import ASCEND, Memory, hosts_kernel, ours, randomness
+from .support import ASCEND, Memory, call, hosts_kernel, ours, randomness
 
 # A probability row for each position; the last is the bonus token's.
 TARGET = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1]])
@@ -123,8 +123,19 @@ def with_blocks(find: Callable[[str], Any]) -> Callable[..., None]:
         grid, block = cal_grid_and_block_size(number)
         is_greedy = torch.zeros(number, dtype=torch.bool, device=rows.device)
         options = {"NO_DRAFT_PROBS": inputs[2] is None, "BLOCK_SIZE": block}
-        find(ASCEND["rejection_random_sample_block_verify_kernel"])[(grid,)](
-            rows, *inputs, uniform.float(), is_greedy, width - 1, VOCAB, number, **options
+        name = ASCEND["rejection_random_sample_block_verify_kernel"]
+        call(
+            find,
+            name,
+            (grid,),
+            rows,
+            *inputs,
+            uniform.float(),
+            is_greedy,
+            width - 1,
+            VOCAB,
+            number,
+            **options,
         )
 
     return launch

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ascend_specpatch.kernels import recovered_tokens as kernel
 
-from .support import ASCEND, VLLM, Drafts, Memory, drafts, examples, hosts_kernel, ours, randomness, takes
+from .support import ASCEND, VLLM, Drafts, Memory, call, drafts, examples, hosts_kernel, ours, randomness
 
 
 class Case:
@@ -137,15 +137,11 @@ def test_it_gives_what_the_kernels_it_stands_for_give(
     padded = 1 << (vocab - 1).bit_length()
     results = []
     for kernels in (VLLM, ASCEND):
-        options = {"SUB_BLOCK": 4096, "multibuffer": False} if kernels is ASCEND else {}
-        inverse = takes(kernels[name], "inv_q_ptr")
+        options = {"SUB_BLOCK": 4096} if kernels is ASCEND else {}
         for launch in (ours, hosts_kernel):
             output = memory.filled((batch.num_tokens,), -7)
-            if launch is hosts_kernel:
-                options.pop("multibuffer", None)  # Triton's interpreter does not know it
-            *arguments, q = case.arguments(memory)
-            q = q.reciprocal() if inverse else q
-            launch(kernels[name])[grid](output, *arguments, q, vocab, padded, NO_DRAFT_PROBS=ngram, **options)
+            values = (output, *case.arguments(memory), vocab, padded)
+            call(launch, kernels[name], grid, *values, NO_DRAFT_PROBS=ngram, **options)
             results.append(output.tolist())
     assert results == [case.want()] * 4
 

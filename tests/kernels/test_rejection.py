@@ -19,7 +19,7 @@ from ascend_specpatch.kernels import _dispatch
 from ascend_specpatch.kernels import rejection_greedy as greedy
 from ascend_specpatch.kernels import rejection_random as random
 
-from .support import ASCEND, VLLM, Drafts, Memory, drafts, examples, hosts_kernel, ours, randomness
+from .support import ASCEND, VLLM, Drafts, Memory, call, drafts, examples, hosts_kernel, ours, randomness
 
 UNTOUCHED = -7
 
@@ -202,8 +202,9 @@ def test_greedy_as_the_hosts_kernels(batch: Drafts, seed: int) -> None:
     number, length = len(batch.drafted), batch.max_spec_len
     for mask in (None, is_greedy):
         rows, theirs, ascends, mine = (s.rows(memory) for _ in range(4))
-        ours(VLLM["rejection_greedy_sample_kernel"])[(number,)](rows, *arguments, mask, length)
-        hosts_kernel(VLLM["rejection_greedy_sample_kernel"])[(number,)](theirs, *arguments, mask, length)
+        for find, output in ((ours, rows), (hosts_kernel, theirs)):
+            name = VLLM["rejection_greedy_sample_kernel"]
+            call(find, name, (number,), output, *arguments, mask, length)
         grid, block = reject_sample.cal_grid_and_block_size(number)
         name, options = ASCEND["rejection_greedy_sample_triton"], {"BLOCK_SIZE": block}
         hosts_kernel(name)[(grid,)](ascends, *arguments, mask, number, length, **options)
@@ -243,15 +244,15 @@ def test_random_as_the_hosts_kernels(how: str, batch: Drafts, seed: int, ngram: 
     rows, theirs, ascends, mine = (s.rows(memory) for _ in range(4))
     with pytest.MonkeyPatch.context() as monkeypatch:
         form(monkeypatch, how)
-        ours(name)[(number,)](rows, *arguments, length, vocab, NO_DRAFT_PROBS=ngram)
-        hosts_kernel(name)[(number,)](theirs, *arguments, length, vocab, NO_DRAFT_PROBS=ngram)
+        for find, output in ((ours, rows), (hosts_kernel, theirs)):
+            call(find, name, (number,), output, *arguments, length, vocab, NO_DRAFT_PROBS=ngram)
         grid, block = reject_sample.cal_grid_and_block_size(number)
         name, options = (
             ASCEND["rejection_random_sample_kernel"],
             {"NO_DRAFT_PROBS": ngram, "BLOCK_SIZE": block},
         )
-        ours(name)[(grid,)](mine, *arguments, length, vocab, number, **options)
-        hosts_kernel(name)[(grid,)](ascends, *arguments, length, vocab, number, **options)
+        for find, output in ((ours, mine), (hosts_kernel, ascends)):
+            call(find, name, (grid,), output, *arguments, length, vocab, number, **options)
     assert rows.tolist() == theirs.tolist() == ascends.tolist() == mine.tolist()
 
 
@@ -260,9 +261,9 @@ def test_blocks_are_verified_token_by_token(ngram: bool) -> None:
     s = Sampling.make(Drafts([3, 0, 5, 1], 5), 4, ngram=ngram)
     memory = Memory()
     rows, arguments = s.rows(memory), s.random_arguments(memory, torch.float32)
-    ours(ASCEND["rejection_random_sample_block_verify_kernel"])[(4,)](
-        rows, *arguments, 5, s.target_probs.shape[1], 4, NO_DRAFT_PROBS=ngram, BLOCK_SIZE=1
-    )
+    name = ASCEND["rejection_random_sample_block_verify_kernel"]
+    values = (rows, *arguments, 5, s.target_probs.shape[1], 4)
+    call(ours, name, (4,), *values, NO_DRAFT_PROBS=ngram, BLOCK_SIZE=1)
     assert rows.tolist() == by_hand(s, random_row, (~s.is_greedy).tolist())
 
 
