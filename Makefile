@@ -139,10 +139,11 @@ E2E := tests/e2e
 E2E_BESIDE := $(addprefix $(E2E)/,test_import_orders.py test_ray.py test_routes.py test_sampling.py test_server_life.py \
 	test_soak.py)
 
-test: lint models ## all that CI runs, in two processes: most of the end-to-end tests in one, the rest in the other
+test: lint models ## all that CI runs, in two processes: most of the end-to-end tests in one, all else in the other
 	@mkdir -p build
 	log=build/test-beside.log
-	$(MAKE) --no-print-directory --keep-going test-quick test-e2e E2E="$(E2E_BESIDE)" >$$log 2>&1 & beside=$$!
+	{ all=0; $(MAKE) --no-print-directory --keep-going test-quick test-e2e E2E="$(E2E_BESIDE)" || all=$$?
+	  $(MAKE) --no-print-directory test-hosts && [ $$all = 0 ]; } >$$log 2>&1 & beside=$$!
 	end_to_end=0; $(MAKE) --no-print-directory test-e2e E2E="$(E2E) $(addprefix --ignore=,$(E2E_BESIDE))" || end_to_end=$$?
 	the_rest=0; wait $$beside || the_rest=$$?
 	cat $$log

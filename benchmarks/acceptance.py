@@ -244,9 +244,9 @@ def _table_of_hosts(rows: list[Row]) -> str:
     lines = [_line(_HOSTS_COLUMNS), _line("---" for _ in _HOSTS_COLUMNS)]
     errors: dict[str, list[str]] = {}
     for method, mode, k, _ in _cases():
-        if k != _SHOWN_OF_HOSTS:
-            continue
         both = [shown.get((method, mode, k, who, "float32")) for who in ("hosts", "ours")]
+        if both == [None, None]:
+            continue
         for row in both:
             if row is not None and row.error:
                 where = f"{method}, {mode}, {'alone' if row.who == 'hosts' else 'patched'}"

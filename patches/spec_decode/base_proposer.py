@@ -23,7 +23,6 @@ Until: vllm-ascend's proposers stand on vLLM's SpecDecodeBaseProposer, or draft 
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from ascend_specpatch.classes import make_cls
@@ -94,15 +93,12 @@ LEANS_ON: tuple[str, ...] = (
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner._sync_metadata_across_dp",
 )
 
-_LOGGER = logging.getLogger("vllm.ascend_specpatch")
-
 
 class ProposerBase(DraftLoop, FirstPass):
     """Construction and loading; stands above the host's functions in the class that :func:`apply` makes."""
 
     attn_layer_names: list[str]
     maybe_eager_context: Any
-    max_model_len: int
     slot_mapping_group: list[Any]
     use_cuda_graph: bool
 
@@ -125,15 +121,7 @@ class ProposerBase(DraftLoop, FirstPass):
             draft_parallel_config = vllm_config.speculative_config.draft_parallel_config
             draft_parallel_config.enable_expert_parallel = vllm_config.parallel_config.enable_expert_parallel
         self._host_constructor(vllm_config, device, runner)
-        target_max_model_len = self.max_model_len
-        self.max_model_len = min(target_max_model_len, self.draft_model_config.max_model_len)
-        if self.max_model_len < target_max_model_len:
-            _LOGGER.warning(
-                "The drafting model has room for %d tokens, the target for %d: requests go on beyond that, "
-                "but not faster than without speculative decoding",
-                self.max_model_len,
-                target_max_model_len,
-            )
+        self._end_with_drafting_model()
         if self.needs_extra_input_slots:
             # The first pass is longer than the target's by a slot a request, so it fits none of the
             # captured sizes.

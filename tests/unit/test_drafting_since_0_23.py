@@ -19,6 +19,7 @@ from ascend_specpatch.patches.since_0_23.spec_decode.base_proposer import Propos
 class Metadata:
     seq_lens_cpu: Any
     _seq_lens_cpu: Any
+    seq_lens: Any = None
     query_start_loc: Any = torch.tensor([0, 4, 8])  # noqa: RUF009 - never written to
     block_table_tensor: Any = torch.arange(3)  # noqa: RUF009 - with a row of padding
 
@@ -27,8 +28,14 @@ class Metadata:
 
 
 class Proposer(ProposerBase):
-    def __init__(self) -> None:
+    def __init__(self, parallel: bool = False) -> None:
+        self.max_model_len, self.parallel_drafting = 8, parallel
+        self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(max_model_len=9))
+        self.positions = torch.arange(7, 11)
         self._cos, self._sin = torch.zeros(2, 4, 1, 1, 2), torch.zeros(2, 4, 1, 1, 2)
+
+    def _get_positions(self, count: int) -> torch.Tensor:
+        return self.positions[:count]
 
     def set_inputs_first_pass(self, *arguments: Any) -> tuple[int, str, Any, None]:
         return 3, "rows", arguments[-2], None
@@ -49,6 +56,22 @@ def test_lengths_on_the_host_are_in_one_field(
     *inputs, metadata = Proposer()._inputs_of_first_pass(Metadata(public, private), None)
     assert inputs == [3, "rows"]
     assert (metadata.seq_lens_cpu, metadata._seq_lens_cpu) == (lengths, None)
+
+
+def test_lengths_of_parallel_drafting_are_not_asked_of_the_device() -> None:
+    _, _, metadata = Proposer(parallel=True)._inputs_of_first_pass(
+        Metadata([5, 7], None, seq_lens="npu"), None
+    )
+    assert metadata.seq_lens == [5, 7]
+    _, _, metadata = Proposer()._inputs_of_first_pass(Metadata([5, 7], None, seq_lens="npu"), None)
+    assert metadata.seq_lens == "npu"
+
+
+def test_positions_end_with_the_drafting_model() -> None:
+    """It has room for 8 tokens, the target for more."""
+    proposer = Proposer()
+    proposer._inputs_of_first_pass(Metadata([5, 7], None), None)
+    assert proposer.positions.tolist() == [7, 0, 0, 10]  # of the three rows of the pass
 
 
 def test_the_block_table_ends_with_the_queries() -> None:

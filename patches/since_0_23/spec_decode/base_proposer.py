@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ascend_specpatch.patches.spec_decode.drafting.first_pass import keep_positions_in_model
 from ascend_specpatch.patches.spec_decode.drafting.graph import GraphBuffers
 from ascend_specpatch.patches.spec_decode.drafting.loop import DraftLoop
 
@@ -99,6 +100,8 @@ class ProposerBase(DraftLoop):
     def __init__(self, vllm_config: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(vllm_config, *arguments, **options)
         drafts_here = not self._host_drafts
+        if drafts_here:
+            self._end_with_drafting_model()
         if (
             drafts_here
             and self.needs_extra_input_slots
@@ -149,13 +152,11 @@ class ProposerBase(DraftLoop):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """A prompt that a step ends in goes on with its next token. The host takes its last one, which then
         stays in the drafting model's KV cache."""
-        batch = gpu_input_batch.num_reqs
-        known = self.runner.optimistic_seq_lens_cpu[:batch].numpy()
         seen = SimpleNamespace(
-            num_reqs=batch,
+            num_reqs=gpu_input_batch.num_reqs,
             req_ids=gpu_input_batch.req_ids,
             vocab_size=gpu_input_batch.vocab_size,
-            num_tokens_no_spec=np.minimum(gpu_input_batch.num_tokens_no_spec[:batch], known + 1),
+            num_tokens_no_spec=places_of_next_tokens(self, gpu_input_batch) + 1,
         )
         result: tuple[torch.Tensor, torch.Tensor] = super().prepare_next_token_ids_padded(
             sampled_token_ids, requests, seen, *discarded
@@ -170,10 +171,15 @@ class ProposerBase(DraftLoop):
         num_tokens, to_sample, metadata, _ = self.set_inputs_first_pass(
             *tensors, metadata.replace(block_table_tensor=table), num_rejected
         )
+        keep_positions_in_model(self, num_tokens)
         # Of two fields for the lengths on the host, attention takes the private one where it is set, and
         # without asynchronous scheduling both are.
         lengths = metadata.seq_lens_cpu if metadata._seq_lens_cpu is None else metadata._seq_lens_cpu
-        return num_tokens, to_sample, metadata.replace(seq_lens_cpu=lengths, _seq_lens_cpu=None)
+        metadata = metadata.replace(seq_lens_cpu=lengths, _seq_lens_cpu=None)
+        if self.parallel_drafting:
+            # Attention asks the device for the lengths then, and waits for the answer: the host knows them.
+            metadata = metadata.replace(seq_lens=lengths)
+        return num_tokens, to_sample, metadata
 
     def _run_merged_draft(self, **arguments: Any) -> torch.Tensor:  # type: ignore[override]
         if arguments.get("later") is None and not self._host_drafts:
@@ -203,6 +209,13 @@ class ProposerBase(DraftLoop):
         if decode is not None:
             rows = decode.cos.shape[0]
             decode.cos, decode.sin = self._cos[step, :rows], self._sin[step, :rows]
+
+
+def places_of_next_tokens(proposer: Any, batch: Any) -> Any:
+    """int [num_reqs]: where in its tokens a request has the one it goes on with, if none was sampled."""
+    num_reqs = batch.num_reqs
+    computed = proposer.runner.optimistic_seq_lens_cpu[:num_reqs].numpy()
+    return np.minimum(batch.num_tokens_no_spec[:num_reqs] - 1, computed)
 
 
 def apply(edit: Edit) -> None:

@@ -3,8 +3,8 @@
 
 What: the token each request goes on with and the number of its valid tokens come from one kernel.
 Why: the host takes a dozen operators. Each costs an NPU as much as a small kernel.
-How: as for vllm-ascend 0.17.0rc1. The host takes what a request without a valid token goes on with from
-    another place of it, and gives no attention metadata.
+How: as for vllm-ascend 0.17.0rc1. The host gives no attention metadata, which there says how far a prompt
+    has come.
 Until: vllm-ascend fuses them.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ascend_specpatch.patches.since_0_23.spec_decode.base_proposer import places_of_next_tokens
 from ascend_specpatch.patches.spec_decode.next_token_ids import backups, discarded
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def prepare_next_token_ids_padded(
     return prepare_next_token_padded(
         sampled_token_ids,
         discarded(self, sampled_token_ids, discard_request_indices, num_discarded_requests),
-        backups(self, gpu_input_batch.num_tokens_no_spec - 1, requests, gpu_input_batch),
+        backups(self, places_of_next_tokens(self, gpu_input_batch), requests, gpu_input_batch),
         gpu_input_batch.vocab_size,
     )
 

@@ -89,10 +89,7 @@ class FirstPass(HostFunctions):  # type: ignore[misc]
             cad,
             num_rejected_tokens_gpu,
         )
-        if self.max_model_len < self.vllm_config.model_config.max_model_len:
-            # The drafting model has no rotary angles for what lies behind; its drafts there are of no use.
-            positions = self._get_positions(result[0])
-            positions.masked_fill_(positions >= self.max_model_len, 0)
+        keep_positions_in_model(self, result[0])
         return result
 
     def _set_inputs_with_extra_slots(
@@ -172,3 +169,11 @@ class FirstPass(HostFunctions):  # type: ignore[misc]
             positions=self.positions,
             attn_state=state,
         )
+
+
+def keep_positions_in_model(proposer: Any, num_rows: int) -> None:
+    """Positions behind the drafting model's own length, where it has less room than the target, become 0: it
+    has no rotary angles for them, and its drafts there are of no use."""
+    if proposer.max_model_len < proposer.vllm_config.model_config.max_model_len:
+        positions = proposer._get_positions(num_rows)
+        positions.masked_fill_(positions >= proposer.max_model_len, 0)

@@ -4,6 +4,7 @@ passes."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ import torch
 from .graph import Dispatch, fill_up
 from .host import HostFunctions
 from .later_passes import PADDING_SLOT_ID, LaterPasses
+
+_LOGGER = logging.getLogger("vllm.ascend_specpatch")
 
 
 class DraftLoop(HostFunctions):  # type: ignore[misc]
@@ -22,6 +25,8 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
 
     _rows_argument = "last_token_indices"
     """How the host calls the rows to sample from, as an argument and as a buffer."""
+
+    max_model_len: int
 
     @property
     def _host_drafts(self) -> bool:
@@ -133,6 +138,18 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         from vllm.forward_context import get_forward_context
 
         self._update_full_graph_params(get_forward_context(), run.num_input_tokens, passes)
+
+    def _end_with_drafting_model(self) -> None:
+        """Where it has room for fewer tokens than the target, ``max_model_len`` is its own."""
+        target = self.max_model_len
+        self.max_model_len = min(target, self.draft_model_config.max_model_len)
+        if self.max_model_len < target:
+            _LOGGER.warning(
+                "The drafting model has room for %d tokens, the target for %d: requests go on beyond that, "
+                "but not faster than without speculative decoding",
+                self.max_model_len,
+                target,
+            )
 
     def _first_pass_embeds(
         self, num_tokens: int, num_input_tokens: int, mm_embed_inputs: Any
