@@ -178,7 +178,8 @@ def test_proposers_go_on_with_the_hosts_tokens() -> None:
     found = []
     for function in proposers():
         drafter = SimpleNamespace(
-            backup_next_token_ids=CpuGpuBuffer(8, dtype=torch.int32, device=NPU, pin_memory=False)
+            backup_next_token_ids=CpuGpuBuffer(8, dtype=torch.int32, device=NPU, pin_memory=False),
+            runner=SimpleNamespace(optimistic_seq_lens_cpu=torch.full((5,), 99)),  # no prompt is under way
         )
         given = {
             "common_attn_metadata": metadata,
