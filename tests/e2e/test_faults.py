@@ -26,6 +26,7 @@ bootstrap.disarm()
 logging.getLogger("vllm.ascend_specpatch").setLevel("ERROR")
 PATCHES = {patch.id: patch for patch in registry.load()}
 MODULES = [import_module(name) for name in dict.fromkeys(patch.target for patch in PATCHES.values())]
+import vllm_ascend.lora.punica_npu  # a patch imports it, which leaves a name in its package
 HOSTS = [m for n, m in list(sys.modules.items()) if n.partition(".")[0] in ("vllm", "vllm_ascend")]
 OWNERS = HOSTS + [v for m in MODULES for v in list(vars(m).values()) if isinstance(v, type)]
 
