@@ -30,10 +30,11 @@ from tests.order.real_hosts_state import (
     TARGETS,
 )
 
-EARLY = every_order((*TARGETS, "vllm_ascend.spec_decode"))
+SEED = random.randrange(2**32)
+# Another half of all each time; `python benchmarks/fuzz.py --permutations 5` tries every one.
+EARLY = random.Random(SEED).sample(every_order((*TARGETS, "vllm_ascend.spec_decode")), 60)
 # Every ninth, with the entry point at each position in turn; `make fuzz` tries many more.
 LATE = every_late_order(TARGETS)[::9][:12]
-SEED = random.randrange(2**32)
 RANDOM = random_orders(random.Random(SEED), 10)
 
 ALONE = without_patches(HOLDERS)
@@ -210,8 +211,8 @@ def test_host_modules_hold_the_new_objects_and_no_replaced_one(patched: dict[str
     assert patched["runners"] == RUNNERS
 
 
-@pytest.mark.parametrize(("orders", "count"), [(EARLY, 120), (LATE, 12)], ids=["early", "late"])
-def test_every_permutation_ends_in_that_state(
+@pytest.mark.parametrize(("orders", "count"), [(EARLY, 60), (LATE, 12)], ids=["early", "late"])
+def test_permutations_end_in_that_state(
     outcomes: dict[tuple[str, ...], Outcome],
     patched: dict[str, Any],
     orders: list[tuple[str, ...]],
