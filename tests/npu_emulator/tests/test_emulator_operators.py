@@ -407,3 +407,18 @@ def test_lora_refuses_what_the_kernels_refuse():
         torch.ops._C_ascend.bgmv_shrink(
             torch.zeros(2, 16).npu(), torch.zeros(1, 8, 16).npu(), indices, y[:, :8].half(), 1.0
         )
+
+
+def test_attention_over_parts_of_the_keys_is_attention_over_all():
+    scores, values = torch.randn(5, 9), torch.randn(9, 4)
+    parts = (scores[:, :3], values[:3]), (scores[:, 3:3], values[3:3]), (scores[:, 3:], values[3:])
+    lse = [part.logsumexp(1) if part.shape[1] else torch.full((5,), -torch.inf) for part, _ in parts]
+    outputs = [part.softmax(1) @ value for part, value in parts]
+    expected = scores.softmax(1) @ values
+    merged, none = torch_npu.npu_attention_update([x.npu() for x in lse], [x.npu() for x in outputs], 0)
+    assert close(merged, expected)
+    assert none is None
+    _, total = torch_npu.npu_attention_update([x.npu() for x in lse], [x.npu() for x in outputs], 1)
+    assert close(total, scores.logsumexp(1))
+    with pytest.raises(RuntimeError, match="2 lse and 3 outputs"):
+        torch_npu.npu_attention_update([x.npu() for x in lse[:2]], [x.npu() for x in outputs], 0)

@@ -155,3 +155,21 @@ def npu_ring_mla(
         start, key_start = rows.stop, key_rows.stop
     attention_lengths.note(name, queries, keys)
     return output, softmax_lse
+
+
+@operator
+def npu_attention_update(
+    lse: Sequence[Tensor], local_out: Sequence[Tensor], update_type: int
+) -> tuple[Tensor, Tensor | None]:
+    """One attention from several over parts of the keys: outputs (rows, size) and log-sum-exps (rows).
+
+    The log-sum-exp of all keys comes with `update_type` 1 only.
+    """
+    if update_type not in (0, 1) or len(lse) != len(local_out):
+        raise RuntimeError(
+            f"npu_attention_update: update_type {update_type}, {len(lse)} lse and {len(local_out)} outputs"
+        )
+    output, total = cpu(local_out[0]).float(), cpu(lse[0]).float()
+    for part, part_lse in zip(local_out[1:], lse[1:], strict=True):
+        output, total = _merge(output, total, cpu(part).float(), cpu(part_lse).float())
+    return npu(output.to(local_out[0].dtype)), npu(total) if update_type else None
