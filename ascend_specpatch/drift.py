@@ -186,12 +186,12 @@ def _became(patch: Patch, base: HostPair, given: HostPair) -> tuple[str, str]:
         SourceMismatch: the verified source cannot be read.
     """
     before, after = patch.on(base), patch.on(given)
-    if not patch.is_needed_on(given):
-        if patch.is_in_host(given):
-            return "unneeded", f"in the host since {patch.in_host_since}"
+    if not patch.is_for(given):
         return "not for this host", ""
+    if unneeded := patch.unneeded_on(given):
+        return "unneeded", unneeded
     if not patch.is_needed_on(base):
-        return "new", "not for the older pair"
+        return "new", patch.unneeded_on(base) or "not for the older pair"
     if (before.body, before.target) != (after.body, after.target):
         return "another form", after.body if before.body != after.body else f"of {after.target}"
     names = fingerprints.leans_on(after)

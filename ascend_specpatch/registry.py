@@ -73,8 +73,9 @@ class Patch:
         before: ids of the patches that come later.
         default: whether it is on unless ``ASCEND_SPECPATCH_ENABLE`` says so.
         hosts: the pairs it is for; None for all supported ones.
-        in_host_since: the release from which a host has it itself, such as ``vllm-ascend 0.17.0rc1``; empty
-            where none has.
+        needed_since: the release before which no host has what it changes, such as ``vllm-ascend 0.23.0``;
+            empty where all have.
+        in_host_since: the release from which a host has it itself; empty where none has.
         forms: what it is on pairs where the host is laid out differently.
         implementation: the module with its ``apply(edit)``; None for ``ascend_specpatch.patches.<id>``.
         provider: the distribution that brings it; empty for ours. Set by the engine.
@@ -91,6 +92,7 @@ class Patch:
     before: tuple[str, ...] = ()
     default: bool = True
     hosts: tuple[HostPair, ...] | None = None
+    needed_since: str = ""
     in_host_since: str = ""
     forms: tuple[Form, ...] = ()
     implementation: str | None = None
@@ -118,11 +120,12 @@ class Patch:
         for form in self.forms:
             if not _is_tuple_of(HostPair, form.hosts) or (form.target and not _is_module_name(form.target)):
                 raise RegistryError(f"{self.id}: a form names HostPairs and a module, not {form!r}", self.id)
-        try:
-            if self.in_host_since:
-                hosts.has_reached(HostPair(None, None), self.in_host_since)
-        except (ValueError, AttributeError) as error:
-            raise RegistryError(f"{self.id}: in_host_since: {error}", self.id) from error
+        for field in ("needed_since", "in_host_since"):
+            try:
+                if release := getattr(self, field):
+                    hosts.has_reached(HostPair(None, None), release)
+            except (ValueError, AttributeError) as error:
+                raise RegistryError(f"{self.id}: {field}: {error}", self.id) from error
         if not isinstance(self.summary, str):
             raise RegistryError(f"{self.id}: summary is text, not {self.summary!r}", self.id)
         if self.implementation is not None and not _is_module_name(self.implementation):
@@ -143,25 +146,24 @@ class Patch:
         """Whether it is for ``pair``, be it needed there or not."""
         return pair in (hosts.SUPPORTED if self.hosts is None else self.hosts)
 
-    def is_in_host(self, pair: HostPair) -> bool:
-        """Whether the hosts of ``pair`` have the change themselves."""
-        return bool(self.in_host_since) and hosts.has_reached(pair, self.in_host_since)
+    def unneeded_on(self, pair: HostPair) -> str:
+        """Why the hosts of ``pair`` do not need it, in a few words; empty where they do."""
+        if self.in_host_since and hosts.has_reached(pair, self.in_host_since):
+            return f"in the host since {self.in_host_since}"
+        if self.needed_since and not hosts.has_reached(pair, self.needed_since):
+            return f"needed since {self.needed_since}"
+        return ""
 
     def is_needed_on(self, pair: HostPair) -> bool:
-        return self.is_for(pair) and not self.is_in_host(pair)
+        return self.is_for(pair) and not self.unneeded_on(pair)
 
     def on(self, pair: HostPair) -> Patch:
         """The patch in its form for ``pair``."""
-        for form in self.forms:
-            if pair in form.hosts:
-                body = f"ascend_specpatch.patches.{form.folder}.{self.id}" if form.folder else None
-                return replace(
-                    self,
-                    target=form.target or self.target,
-                    implementation=body or self.implementation,
-                    forms=(),
-                )
-        return replace(self, forms=())
+        form = next((form for form in self.forms if pair in form.hosts), None)
+        if form is None:
+            return self
+        body = f"ascend_specpatch.patches.{form.folder}.{self.id}" if form.folder else self.implementation
+        return replace(self, target=form.target or self.target, implementation=body)
 
 
 def _is_module_name(value: object) -> bool:
@@ -238,12 +240,12 @@ class Registry:
         for patch in self.patches:
             state, reason = State.WAITING, ""
             # What the host has itself nobody needs to wait for.
-            patch = replace(
-                patch.on(pair),
-                requires=tuple(
-                    required for required in patch.requires if choices[required].state is not State.UNNEEDED
-                ),
+            requires = tuple(
+                required for required in patch.requires if choices[required].state is not State.UNNEEDED
             )
+            patch = patch.on(pair)
+            if requires != patch.requires:
+                patch = replace(patch, requires=requires)
             missing = [
                 required for required in patch.requires if choices[required].state is not State.WAITING
             ]
@@ -251,8 +253,8 @@ class Registry:
                 state, reason = State.OFF, "ASCEND_SPECPATCH=0"
             elif not patch.is_for(pair):
                 state, reason = State.NOT_FOR_THIS_HOST, f"found {pair}"
-            elif patch.is_in_host(pair):
-                state, reason = State.UNNEEDED, f"in the host since {patch.in_host_since}"
+            elif unneeded := patch.unneeded_on(pair):
+                state, reason = State.UNNEEDED, unneeded
             elif patch.id in disabled:
                 state, reason = State.OFF, "ASCEND_SPECPATCH_DISABLE"
             elif not patch.default and patch.id not in enabled:

@@ -2,9 +2,9 @@
 """What is drafted and accepted by the hosts alone, with the patches, and by the reference drafter.
 
 ``make acceptance`` runs every method of ``tests/e2e/matrix.py`` in every mode with 1 to 5 drafts a step on
-the emulated NPU, and writes ``docs/acceptance.md`` and the pair's table in ``docs/hosts.md``. It takes about
-40 minutes on two cores; ``--resume`` goes on where an interrupted run ended. On another host pair
-(``make acceptance HOST=0.18.0``) it runs three drafts a step, and writes the pair's table alone.
+the emulated NPU, and writes the pair's tables in ``docs/acceptance.md`` and ``docs/hosts.md``. It takes about
+40 minutes on two cores; ``--resume`` goes on where an interrupted run ended. On another pair than the first
+(``make acceptance HOST=0.18.0``) the hosts alone draft three tokens a step only.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _measure(check: Check, row: Row, case: Case) -> Row:
 
 def _cases() -> list[tuple[str, str, int, Case]]:
     equals = [(f"draft_model, {name}", "padded", case.k, case) for name, case in matrix.EQUALS.items()]
-    return [*equals, *matrix.cases(matrix.K if _IS_FIRST_PAIR else (_SHOWN_OF_HOSTS,))]
+    return [*equals, *matrix.cases()]
 
 
 def _rows() -> list[tuple[Row, Case]]:
@@ -103,7 +103,7 @@ def _rows() -> list[tuple[Row, Case]]:
     for method, mode, k, case in _cases():
         if host.PAIR in SUPPORTED:
             ours.append((Row(method, mode, k, "ours", "float32"), case))
-        if host.drafts_alone(method):
+        if host.drafts_alone(method) and (_IS_FIRST_PAIR or k == _SHOWN_OF_HOSTS):
             hosts.append((Row(method, mode, k, "hosts", "float32"), host_alone(case)))
     low = [
         (replace(row, dtype=_LOW), replace(case, engine={**case.engine, "dtype": _LOW}))
@@ -117,7 +117,8 @@ def _rows() -> list[tuple[Row, Case]]:
 def _run(rows: list[tuple[Row, Case]], resume: bool) -> list[Row]:
     _BUILD.mkdir(parents=True, exist_ok=True)
     journal = _BUILD / f"rows-{host.PAIR.vllm}.jsonl"
-    done = [Row(**json.loads(line)) for line in journal.read_text().splitlines()] if resume else []
+    earlier = journal.read_text().splitlines() if resume and journal.exists() else []
+    done = [Row(**json.loads(line)) for line in earlier]
     known = {row.key for row in done}
     models = _BUILD / "models"
     tiny_models.write(models)
@@ -135,25 +136,6 @@ def _run(rows: list[tuple[Row, Case]], resume: bool) -> list[Row]:
     return done
 
 
-_HEAD = """# Acceptance
-
-What is drafted and accepted by the hosts alone, with the patches, and by a reference drafter that is made of
-transformers modules, without cache, batches or code of the hosts' (`tests/e2e/reference.py`).
-`make acceptance` runs it and writes this page: vllm 0.16.0 + vllm-ascend 0.16.0rc1 on an emulated NPU,
-greedy, six prompts of 5 to 260 tokens, 24 new tokens each, [tiny models](../tests/tiny_models). Not run on
-NPU hardware.
-
-- **accepted/drafted** as vLLM counts them. More accepted is not more right: a wrong draft that happens to be
-  the target's token is accepted too.
-- **wrong ids**: draft tokens that are not the reference's, of those made where it drafts too.
-- **logits**: the largest difference between a draft pass and the reference's, after the same text and the
-  same drafts. In full graphs of the passes that are not replayed.
-- **chunked**: at most 64 tokens a step. **unpadded**: `disable_padded_drafter_batch`, which draft models and
-  parallel drafting do not support. **graphs**: without asynchronous scheduling, with which the host's mtp
-  drafts eagerly; draft models and parallel drafting draft eagerly always.
-"""
-
-
 _COLUMNS = ("method", "k", "reference", "hosts", "wrong ids", "logits", "patched", "wrong ids", "logits")
 
 
@@ -168,7 +150,8 @@ def _line(cells: Iterable[object]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def _page(rows: list[Row]) -> str:
+def _acceptance(rows: list[Row]) -> str:
+    """Of the installed pair: the summary, a line for each combination, and bfloat16."""
     order = [*matrix.MODES], [*matrix.METHODS]
     rows = sorted(
         (row for row in rows if row.method in matrix.METHODS),
@@ -177,7 +160,15 @@ def _page(rows: list[Row]) -> str:
     exact = [row for row in rows if row.dtype == "float32"]
     hosts = {(row.method, row.mode, row.k): row for row in exact if row.who == "hosts"}
     ours = [row for row in exact if row.who == "ours"]
-    lines = [_HEAD, "## float32", "", *_summary(ours, list(hosts.values())), ""]
+    low = [row for row in rows if row.dtype == _LOW]
+    tables = _with_hosts(ours, hosts) if _IS_FIRST_PAIR else _by_drafts(ours)
+    return "\n".join(
+        [*_summary(ours, list(hosts.values())), "", *tables, *(_low_precision(low) if low else [])]
+    )
+
+
+def _with_hosts(ours: list[Row], hosts: dict[tuple[str, str, int], Row]) -> list[str]:
+    lines = []
     for mode in dict.fromkeys(row.mode for row in ours):
         lines += [f"### {mode}", "", _line(_COLUMNS), _line("---" for _ in _COLUMNS)]
         for row in ours:
@@ -186,7 +177,32 @@ def _page(rows: list[Row]) -> str:
                 alone = _cells(hosts.get((row.method, mode, row.k)))
                 lines.append(_line((row.method, row.k, reference, *alone, *_cells(row))))
         lines.append("")
-    return "\n".join(lines + _low_precision([row for row in rows if row.dtype == _LOW]))
+    return lines
+
+
+def _by_drafts(ours: list[Row]) -> list[str]:
+    """A line for each method and mode, with a column for each number of drafts."""
+    columns = ("mode", "method", *(f"k = {k}" for k in matrix.K), "logits")
+    lines = [_line(columns), _line("---" for _ in columns)]
+    for mode, method in dict.fromkeys((row.mode, row.method) for row in ours):
+        found = {row.k: row for row in ours if (row.mode, row.method) == (mode, method)}
+        logits = [row.logits for row in found.values() if row.logits is not None]
+        largest = f"{max(logits):.1e}" if logits else ""
+        lines.append(_line((mode, method, *(_against(found.get(k)) for k in matrix.K), largest)))
+    return [*lines, ""]
+
+
+def _against(row: Row | None) -> str:
+    """accepted/drafted, and what of it is not the reference's."""
+    if row is None or row.error:
+        return _cells(row)[0]
+    counts, expected = (row.accepted, row.drafted), (row.expected_accepted, row.expected_drafted)
+    parts = [f"{row.accepted}/{row.drafted}"]
+    if counts != expected:
+        parts.append(f"reference {row.expected_accepted}/{row.expected_drafted}")
+    if row.wrong:
+        parts.append(f"{row.wrong} of {row.compared} wrong")
+    return ", ".join(parts)
 
 
 def _summary(ours: list[Row], hosts: list[Row]) -> list[str]:
@@ -210,7 +226,7 @@ def _summary(ours: list[Row], hosts: list[Row]) -> list[str]:
 def _low_precision(rows: list[Row]) -> list[str]:
     columns = ("method", "k", "accepted/drafted", "requests with other text", "largest margin")
     return [
-        "## bfloat16",
+        "### bfloat16",
         "",
         "Batches of other shapes round differently, so text may differ from plain decoding's where two",
         "logits are nearly equal. The margin is what lies between the two tokens there in float32, in parts",
@@ -260,25 +276,26 @@ def _table_of_hosts(rows: list[Row]) -> str:
     return "\n".join([*lines, "", *(f"- {'; '.join(places)}: `{error}`" for error, places in errors.items())])
 
 
-def _write_hosts(table: str) -> None:
-    """Put the pair's table into the page, between the comments that name the pair."""
+def _write(page: Path, text: str) -> None:
+    """Put what was found with the pair into a page, between the comments that name the pair."""
     begin, end = (f"<!-- {what} of {host.PAIR} -->" for what in ("table", "end"))
-    before, found, rest = _HOSTS_PAGE.read_text().partition(begin)
-    assert found, f"{_HOSTS_PAGE.name} has no place for {host.PAIR}: add the lines {begin} and {end}"
+    before, found, rest = page.read_text().partition(begin)
+    assert found, f"{page.name} has no place for {host.PAIR}: add the lines {begin} and {end}"
     after = rest.partition(end)[2]
-    _HOSTS_PAGE.write_text(f"{before}{begin}\n\n{table}\n\n{end}{after}")
+    page.write_text(f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--resume", action="store_true", help="keep what an interrupted run has measured")
     parser.add_argument("--page-only", action="store_true", help="write the page from what has been measured")
+    parser.add_argument("--who", choices=("ours", "hosts"), help="run these rows only")
     arguments = parser.parse_args()
-    rows = _run([] if arguments.page_only else _rows(), arguments.resume or arguments.page_only)
-    if _IS_FIRST_PAIR:
-        _PAGE.write_text(_page(rows))
-    _write_hosts(_table_of_hosts(rows))
-    print(f"wrote docs/{_HOSTS_PAGE.name}{' and docs/' + _PAGE.name if _IS_FIRST_PAIR else ''}")
+    rows = [] if arguments.page_only else [row for row in _rows() if arguments.who in (None, row[0].who)]
+    found = _run(rows, arguments.resume or arguments.page_only)
+    _write(_PAGE, _acceptance(found))
+    _write(_HOSTS_PAGE, _table_of_hosts(found))
+    print(f"wrote the tables of {host.PAIR} in docs/{_PAGE.name} and docs/{_HOSTS_PAGE.name}")
 
 
 if __name__ == "__main__":

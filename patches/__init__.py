@@ -150,6 +150,12 @@ PATCHES: tuple[Patch, ...] = (
         summary="without Triton, drafts of requests that sample are verified one by one",
     ),
     Patch(
+        "spec_decode.draft_penalties",
+        target=_ASCEND_SAMPLER,
+        needed_since="vllm-ascend 0.23.0",
+        summary="without Triton, penalties apply to each draft",
+    ),
+    Patch(
         "spec_decode.seeded_recovery",
         target=_ASCEND_SAMPLER,
         summary="a seed gives one text, whoever else in the batch has drafts",

@@ -19,6 +19,7 @@ STOCK_ERROR = "ValueError: Unknown speculative decoding method: draft_model"
 BESIDE = (
     "spec_decode.ngram_at_max_length",
     "spec_decode.sampled_verification",
+    "spec_decode.draft_penalties",
     "spec_decode.seeded_recovery",
     "spec_decode.skipped_requests",
     "spec_decode.allowed_tokens",

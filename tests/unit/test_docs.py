@@ -68,8 +68,9 @@ def test_the_readme_names_the_supported_hosts_and_installs_them(checkout: Path) 
 
 def test_the_page_of_host_pairs_says_what_is_patched_where(checkout: Path) -> None:
     def cell(patch: registry.Patch, pair: hosts.HostPair) -> str:
-        if patch.is_in_host(pair):
-            return f"in {patch.in_host_since.removeprefix('vllm-ascend ')}"
+        if unneeded := patch.unneeded_on(pair):
+            word = "in" if unneeded.startswith("in the host") else "from"
+            return f"{word} {unneeded.partition(' since ')[2].removeprefix('vllm-ascend ')}"
         forms = [form.folder or "yes, elsewhere" for form in patch.forms if pair in form.hosts]
         return (forms or ["yes"])[0] if patch.is_for(pair) else "-"
 

@@ -507,7 +507,7 @@ def test_between_supported_pairs_each_patch_says_what_became_of_it(
 ) -> None:
     second = HostPair("1.1", "1.1")
     leaning = 'LEANS_ON = ("vllm.proposer:helper",)\n'
-    write(site, {f"made_bodies/{name}.py": leaning for name in ("same", "gone", "moved", "new")})
+    write(site, {f"made_bodies/{name}.py": leaning for name in ("same", "gone", "moved", "new", "late")})
     patches = (
         PATCHES[0],
         Patch("spec_decode.same", "vllm.proposer", "", implementation="made_bodies.same"),
@@ -527,6 +527,13 @@ def test_between_supported_pairs_each_patch_says_what_became_of_it(
             implementation="made_bodies.moved",
         ),
         Patch("spec_decode.new", "vllm.proposer", "", hosts=(second,), implementation="made_bodies.new"),
+        Patch(
+            "spec_decode.late",
+            "vllm.proposer",
+            "",
+            needed_since="vllm 1.1",
+            implementation="made_bodies.late",
+        ),
     )
     monkeypatch.setattr(registry, "load", lambda: Registry(patches))
     monkeypatch.setattr(hosts, "SUPPORTED", (PAIR, second))
@@ -546,6 +553,7 @@ def test_between_supported_pairs_each_patch_says_what_became_of_it(
         ("spec_decode.gone", "unneeded", "in the host since vllm 1.1"),
         ("spec_decode.moved", "another form", "of vllm.moved"),
         ("spec_decode.new", "new", "not for the older pair"),
+        ("spec_decode.late", "new", "needed since vllm 1.1"),
     ]
     assert run("drift", *between) == 1
     assert "from  vllm 1.0 + vllm-ascend 1.0rc1, as verified" in capsys.readouterr().out

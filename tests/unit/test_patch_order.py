@@ -41,6 +41,7 @@ ORDER = (
     "spec_decode.kernels.ascend_recovered_tokens",
     "spec_decode.ngram_at_max_length",
     "spec_decode.sampled_verification",
+    "spec_decode.draft_penalties",
     "spec_decode.seeded_recovery",
     "spec_decode.skipped_requests",
     "spec_decode.allowed_tokens",

@@ -245,6 +245,16 @@ def test_what_the_host_has_is_not_patched_and_nobody_waits_for_it() -> None:
     assert [choice.state for choice in off] == [State.UNNEEDED, State.WAITING]
 
 
+def test_what_only_newer_hosts_have_wrong_is_not_patched_before() -> None:
+    newer = HostPair("0.17.0", "0.17.0rc1")
+    new_fault = patch("spec_decode.base", hosts=(PAIR, newer), needed_since="vllm-ascend 0.17.0rc1")
+    (before,) = Registry([new_fault]).choose(Settings(), PAIR).choices
+    assert (before.state, before.reason) == (State.UNNEEDED, "needed since vllm-ascend 0.17.0rc1")
+    (after,) = Registry([new_fault]).choose(Settings(), newer).choices
+    assert after.state is State.WAITING
+    assert (new_fault.is_needed_on(PAIR), new_fault.is_needed_on(newer)) == (False, True)
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -253,6 +263,7 @@ def test_what_the_host_has_is_not_patched_and_nobody_waits_for_it() -> None:
         ({"forms": (Form((OTHER,), target="vllm y"),)}, "a form names HostPairs and a module"),
         ({"in_host_since": "0.17.0"}, "'0.17.0' is no release of vllm or vllm-ascend"),
         ({"in_host_since": "vllm soon"}, "in_host_since: Invalid version"),
+        ({"needed_since": "vllm soon"}, "needed_since: Invalid version"),
     ],
 )
 def test_forms_and_releases_that_say_nothing_are_errors(wrong: dict[str, Any], says: str) -> None:

@@ -28,6 +28,7 @@ from ascend_specpatch.patches.since_0_23.model_runner import (  # noqa: E402
 )
 from ascend_specpatch.patches.spec_decode import (  # noqa: E402
     allowed_tokens,
+    draft_penalties,
     first_draft_slots,
     ngram_at_max_length,
     sampled_verification,
@@ -51,6 +52,36 @@ class SamplingMetadata:
     generators: dict[int, str] = dataclasses.field(default_factory=dict)
     allowed_token_ids_mask: Any = None
     output_token_ids: list[list[int]] = dataclasses.field(default_factory=list)
+
+
+# ---- spec_decode.draft_penalties ------------------------------------------------------------------------
+
+
+def test_without_triton_penalties_are_applied_as_vllm_does_and_with_it_as_the_host_does() -> None:
+    class RejectionSampler:
+        @staticmethod
+        def apply_penalties(logits: str, *, metadata: str) -> tuple[str, ...]:
+            return "vllm", logits, metadata
+
+    class AscendRejectionSampler(RejectionSampler):
+        @staticmethod
+        def apply_penalties(logits: str, *, metadata: str) -> tuple[str, ...]:
+            return "host", logits, metadata
+
+    hosts_own = AscendRejectionSampler.apply_penalties
+    classes = {"RejectionSampler": RejectionSampler, "AscendRejectionSampler": AscendRejectionSampler}
+    host = patched(draft_penalties, **classes, HAS_TRITON=False)
+    for sampler in (
+        host.AscendRejectionSampler,
+        host.AscendRejectionSampler(),
+    ):  # the host calls an instance's
+        assert sampler.apply_penalties("logits", metadata="drafts") == ("vllm", "logits", "drafts")
+    host.HAS_TRITON = True
+    assert host.AscendRejectionSampler().apply_penalties("logits", metadata="drafts") == (
+        *("host", "logits", "drafts"),
+    )
+    assert RejectionSampler.apply_penalties("a", metadata="b")[0] == "vllm"
+    assert hosts_own("a", metadata="b")[0] == "host"
 
 
 # ---- spec_decode.first_draft_slots ----------------------------------------------------------------------
