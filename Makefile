@@ -150,7 +150,7 @@ test: lint models ## all that CI runs, in two processes: most of the end-to-end 
 	[ $$end_to_end = 0 ] && [ $$the_rest = 0 ]
 
 models: env
-	@$(PYTHON) -m tests.tiny_models .pytest_cache/d/tiny_models
+	@$(PYTHON) -m tests.tiny_models --by-release .pytest_cache/d/tiny_models
 
 test-quick: test-unit test-order test-kernels test-upstream ascend-compile ## all tests but the end-to-end ones
 

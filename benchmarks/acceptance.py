@@ -120,7 +120,7 @@ def _run(rows: list[tuple[Row, Case]], resume: bool) -> list[Row]:
     earlier = journal.read_text().splitlines() if resume and journal.exists() else []
     done = [Row(**json.loads(line)) for line in earlier]
     known = {row.key for row in done}
-    models = _BUILD / "models"
+    models = tiny_models.by_release(_BUILD / "models")
     tiny_models.write(models)
     with tempfile.TemporaryDirectory() as scratch, journal.open("a" if resume else "w") as file:
         check = Check(Harness(models, Path(scratch), _BUILD / "vllm"), Oracle(models, _BUILD / "oracle"))

@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def models(pytestconfig: pytest.Config) -> Path:
-    directory = pytestconfig.cache.mkdir("tiny_models")
+    directory = tiny_models.by_release(pytestconfig.cache.mkdir("tiny_models"))
     tiny_models.write(directory)
     return directory
 

@@ -100,6 +100,12 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
+def by_release(directory: Path) -> Path:
+    """The folder of ``directory`` for models of the installed transformers: environments that share a
+    directory do not write theirs over each other's."""
+    return directory / f"transformers-{importlib.metadata.version('transformers')}"
+
+
 def write(root: Path, names: Iterable[str] | None = None) -> list[str]:
     """Make sure that the named models (all, if None) are in ``root``; returns those written now."""
     wanted = _with_needs(RECIPES if names is None else names)

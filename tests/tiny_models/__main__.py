@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from . import RECIPES, write
+from . import RECIPES, by_release, write
 
 
 def main() -> None:
@@ -15,16 +15,16 @@ def main() -> None:
     )
     parser.add_argument("directory", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(RECIPES)} (default: all)")
+    parser.add_argument(
+        "--by-release", action="store_true", help="into a folder of DIR for the installed transformers"
+    )
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(RECIPES))
     if unknown:
         parser.error(f"no such model: {', '.join(unknown)}")
-    written = write(arguments.directory, arguments.names or None)
-    print(
-        f"{arguments.directory}: wrote {', '.join(written)}"
-        if written
-        else f"{arguments.directory}: up to date"
-    )
+    directory = by_release(arguments.directory) if arguments.by_release else arguments.directory
+    written = write(directory, arguments.names or None)
+    print(f"{directory}: wrote {', '.join(written)}" if written else f"{directory}: up to date")
 
 
 if __name__ == "__main__":

@@ -75,7 +75,8 @@ def source(checkout: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def models(checkout: Path, pytestconfig: pytest.Config) -> Path:
-    directory = pytestconfig.cache.mkdir("tiny_models")
+    # As tiny_models.by_release has it: the end-to-end tests use the same ones.
+    directory = pytestconfig.cache.mkdir("tiny_models") / f"transformers-{version('transformers')}"
     write = [sys.executable, "-m", "tests.tiny_models", str(directory), *MODELS]
     subprocess.run(write, cwd=checkout, check=True, capture_output=True)
     return directory

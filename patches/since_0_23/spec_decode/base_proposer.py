@@ -19,6 +19,7 @@ Until: vllm-ascend drafts as exactly.
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +117,7 @@ class ProposerBase(DraftLoop):
             shape = (self.num_speculative_tokens, self.max_num_tokens, 1, 1, size)
             self._cos, self._sin = (self.hidden_states.new_zeros(shape) for _ in range(2))
 
-    @property
+    @functools.cached_property
     def _host_drafts(self) -> bool:
         """Context parallelism, attention that chooses its keys, methods with a loop of their own, and a
         vocabulary that stays split over ranks."""
