@@ -16,6 +16,14 @@ PAIR = installed()
 IN_FLOAT32 = 1e-5
 IN_BFLOAT16 = 1 / 128  # one step of bfloat16: what another batch shape may round differently
 
+# The values of async_scheduling with which vLLM takes min_tokens together with drafts, and counts rightly:
+# before 0.17.0 it refuses them, 0.23.0 counts drafts that may be rejected under asynchronous scheduling.
+MIN_TOKENS: tuple[bool, ...] = (False, True)
+if not has_reached(PAIR, "vllm 0.17.0"):
+    MIN_TOKENS = ()
+elif has_reached(PAIR, "vllm 0.23.0"):
+    MIN_TOKENS = (False,)
+
 
 def drafts_alone(method: str) -> bool:
     """Whether the hosts alone have the method, by its name in ``matrix.METHODS``."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import prompts, tokenizer
+from tests.e2e import host, prompts, tokenizer
 from tests.e2e.cases import Case, Outcome
 from tests.e2e.checks import Check
 from tests.e2e.traffic import Arrival
@@ -267,11 +267,32 @@ def test_grammars_hold_and_others_are_free(text: Life) -> None:
     assert text.ours.left["missing_blocks"] == 0
 
 
-# ---- what is refused -------------------------------------------------------------------------------------
+# ---- what some hosts refuse ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("asked", [{"min_p": 0.1, "temperature": 1}, {"min_tokens": 4}])
-def test_what_vllm_does_not_support_with_drafts_is_refused(check: Check, asked: dict[str, Any]) -> None:
+def test_a_smallest_length_puts_stop_tokens_off(check: Check) -> None:
+    asked = {"min_tokens": 9}
+    if not host.MIN_TOKENS:
+        assert _refuses(check, asked)
+        return
+    text = _spoken(check, "pred")
+    rows = [
+        Arrival(PROMPTS[1], {**asked, "stop_token_ids": text[n : n + 6]}, step=2 * n).to_dict()
+        for n in range(1, 9)
+    ]
+    plain = Case("pred", arrivals=rows, engine={**ENGINE, "async_scheduling": False})
+    expected = [answer["outputs"] for answer in check.runs(plain).answers]
+    assert {len(outputs[0]["tokens"]) >= 9 for outputs in expected} == {True}
+    for asynchronous in host.MIN_TOKENS:
+        engine = {**ENGINE, "async_scheduling": asynchronous}
+        ours = check.runs(replace(METHODS["eagle"], arrivals=rows, engine=engine))
+        assert [answer["outputs"] for answer in ours.answers] == expected
+
+
+def test_what_vllm_does_not_support_with_drafts_is_refused(check: Check) -> None:
+    assert _refuses(check, {"min_p": 0.1, "temperature": 1})
+
+
+def _refuses(check: Check, asked: dict[str, Any]) -> bool:
     outcome = check.harness.run(replace(METHODS["eagle"], prompts="one", sampling=asked))
-    assert outcome.error is not None
-    assert "not yet supported with speculative decoding" in outcome.error
+    return "not yet supported with speculative decoding" in (outcome.error or "")
