@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import prompts, tokenizer
+from tests.e2e import host, prompts, tokenizer
 from tests.e2e.cases import Case, Outcome
 from tests.e2e.checks import Check
 from tests.e2e.traffic import Arrival
@@ -67,6 +67,8 @@ def _arrivals(text: list[int]) -> dict[str, Arrival]:
         "samples three times": Arrival(middle, {"temperature": 1.0, "seed": 5, "n": 3}, step=16),
         "comes last": Arrival(short, step=40),
     }
+    if host.takes_min_tokens():
+        asked["stops late"] = Arrival(middle, {"stop_token_ids": text[4:12], "min_tokens": 9}, step=13)
     return asked
 
 
@@ -135,6 +137,11 @@ def test_stop_tokens_inside_a_draft_end_the_text(life: Life) -> None:
         output = life.same(f"stops at {place}")
         assert output["stop"] == text[place]
         assert output["tokens"] == text[: text.index(text[place]) + 1]
+
+
+@pytest.mark.skipif(not host.takes_min_tokens(), reason="vLLM refuses min_tokens with drafts")
+def test_no_text_stops_before_its_least_length(life: Life) -> None:
+    assert len(life.same("stops late")["tokens"]) >= 9
 
 
 def test_the_longest_text_ends_with_the_model(life: Life) -> None:
@@ -270,7 +277,12 @@ def test_grammars_hold_and_others_are_free(text: Life) -> None:
 # ---- what is refused -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("asked", [{"min_p": 0.1, "temperature": 1}, {"min_tokens": 4}])
+REFUSED: list[dict[str, Any]] = [{"min_p": 0.1, "temperature": 1}, {"logit_bias": {5: 1.0}}]
+if not host.takes_min_tokens():
+    REFUSED.append({"min_tokens": 4})
+
+
+@pytest.mark.parametrize("asked", REFUSED)
 def test_what_vllm_does_not_support_with_drafts_is_refused(check: Check, asked: dict[str, Any]) -> None:
     outcome = check.harness.run(replace(METHODS["eagle"], prompts="one", sampling=asked))
     assert outcome.error is not None
