@@ -29,6 +29,11 @@ def drafts_alone(method: str) -> bool:
     return has_extra_slots or not (method.startswith("draft_model") or "parallel" in method)
 
 
+def host_drafts(case: Case) -> bool:
+    """Whether the hosts' own loop drafts with our patches too: on 0.23.0 with sparse attention."""
+    return case.model.startswith("dsv32") and has_reached(PAIR, "vllm-ascend 0.23.0")
+
+
 def proposers_are_vllms() -> bool:
     """Whether the hosts' proposers stand on vLLM's, so that isinstance says what they are without us."""
     return has_reached(PAIR, "vllm-ascend 0.19.1rc1")
