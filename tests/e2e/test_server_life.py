@@ -277,7 +277,7 @@ def test_grammars_hold_and_others_are_free(text: Life) -> None:
 # ---- what is refused -------------------------------------------------------------------------------------
 
 
-REFUSED: list[dict[str, Any]] = [{"min_p": 0.1, "temperature": 1}, {"logit_bias": {5: 1.0}}]
+REFUSED: list[dict[str, Any]] = [{"min_p": 0.1, "temperature": 1}]
 if not host.takes_min_tokens():
     REFUSED.append({"min_tokens": 4})
 
