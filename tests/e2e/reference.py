@@ -28,19 +28,19 @@ from typing import Protocol
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, DeepseekV3ForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 
 def _load(directory: Path) -> torch.nn.Module:
+    kind, options = AutoModelForCausalLM, {"dtype": torch.float32, "attn_implementation": "eager"}
     architectures = json.loads((directory / "config.json").read_text())["architectures"]
-    # Of up to index_topk keys DeepSeek-V3.2 attends to all, as V3 does; transformers has only that.
-    deepseek = architectures[0] in ("DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM")
-    return (
-        (DeepseekV3ForCausalLM if deepseek else AutoModelForCausalLM)
-        .from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
-        .eval()
-    )
+    if architectures[0] in ("DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"):
+        # Of up to index_topk keys DeepSeek-V3.2 attends to all, as V3 does; transformers has only that.
+        kind, config = DeepseekV3ForCausalLM, DeepseekV3Config.from_pretrained(directory)
+        config.model_type = DeepseekV3Config.model_type  # by which transformers 5 finds the experts' weights
+        options["config"] = config
+    return kind.from_pretrained(directory, **options).eval()
 
 
 class Target:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import host
 from tests.e2e.cases import Case
 from tests.e2e.checks import Check
 
@@ -51,6 +52,7 @@ def test_unsupported_hosts_run_unpatched_with_one_warning(check: Check, tmp_path
         Case("pred", "eagle", "pred_eagle", env={"PYTHONPATH": str(tmp_path)}, fresh=True, timeout=240)
     )
     assert "vllm.v1.spec_decode.eagle.EagleProposer" in outcome.facts["drafter_bases"]
+    assert host.OUR_LOOP not in outcome.facts["drafter_bases"]
     # It comes before vLLM sets up its logging, so the line has no level.
     warnings = [line for line in outcome.log_text().splitlines() if "ascend-specpatch" in line]
     assert len(warnings) == 1, warnings

@@ -16,15 +16,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.host import NEEDED
+
 pytestmark = pytest.mark.e2e
 
 SCRIPT = """
 import json, logging, sys
 from importlib import import_module
-from ascend_specpatch import bootstrap, edits, hooks, registry
+from ascend_specpatch import bootstrap, edits, hooks, hosts, registry
 bootstrap.disarm()
 logging.getLogger("vllm.ascend_specpatch").setLevel("ERROR")
-PATCHES = {patch.id: patch for patch in registry.load()}
+PAIR = hosts.installed()
+PATCHES = {patch.id: patch.on(PAIR) for patch in registry.load() if patch.is_needed_on(PAIR)}
 MODULES = [import_module(name) for name in dict.fromkeys(patch.target for patch in PATCHES.values())]
 import vllm_ascend.lora.punica_npu  # a patch imports it, which leaves a name in its package
 HOSTS = [m for n, m in list(sys.modules.items()) if n.partition(".")[0] in ("vllm", "vllm_ascend")]
@@ -73,7 +76,7 @@ for name in ("set", "delete", "rebind", "undo_with"):
 
 before = snapshot()
 report = hooks.activate("dry run")
-assert set(report.states()) == {registry.State.APPLIED}, report.table()
+assert {row.state for row in report.rows() if row.id in PATCHES} == {registry.State.APPLIED}, report.table()
 changed = {}
 for edit in hooks._active._edits:
     changed[edit.patch_id] = {(id(owner), name) for owner, name, _, _ in edit.changes()}
@@ -92,7 +95,7 @@ for name, numbers in list(changes.items()):
         report = hooks.activate("fault")
         rows = {row.id: row for row in report.rows()}
         refused = [name for name, row in rows.items() if row.state is registry.State.REFUSED]
-        by_applied = {key for name in rows if name not in refused for key in changed[name]}
+        by_applied = {key for name in PATCHES if name not in refused for key in changed[name]}
         left = [key for name in refused for key in changed[name]
                 if key in before and key not in by_applied and snapshot().get(key) is not before[key]]
         fail_at = None
@@ -136,8 +139,6 @@ def test_a_patch_that_fails_at_any_point_changes_nothing_and_takes_only_its_depe
         assert all("change" in reason or "needs " in reason for reason in result["reasons"]), result
         assert "waiting" not in result["states"], result
     # Every patch that changes something has failed, at least once before and once after a change.
-    from ascend_specpatch.patches import PATCHES
-
     failed = {failed for result in results for failed in result["failed"]}
-    kernels = [patch.id for patch in PATCHES if patch.id.startswith("spec_decode.kernels.")]
-    assert failed == {patch.id for patch in PATCHES} - set(kernels[1:])
+    kernels = [patch.id for patch in NEEDED if patch.id.startswith("spec_decode.kernels.")]
+    assert failed == {patch.id for patch in NEEDED} - set(kernels[1:])

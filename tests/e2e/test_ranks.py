@@ -60,13 +60,13 @@ def test_equal_ranks_run_and_say_the_same(check: Check, method: Processes) -> No
     [
         (
             "spawn",
-            {"ASCEND_SPECPATCH_DISABLE": "model_runner.accepted_logprobs"},
-            "model_runner.accepted_logprobs is off (ASCEND_SPECPATCH_DISABLE), not on",
+            {"ASCEND_SPECPATCH_DISABLE": "model_runner.lora_in_graphs"},
+            "model_runner.lora_in_graphs is off (ASCEND_SPECPATCH_DISABLE), not on",
         ),
         (
             "fork",
-            {"ASCEND_SPECPATCH_DISABLE": "model_runner.accepted_logprobs"},
-            "model_runner.accepted_logprobs is off (ASCEND_SPECPATCH_DISABLE), not on",
+            {"ASCEND_SPECPATCH_DISABLE": "model_runner.lora_in_graphs"},
+            "model_runner.lora_in_graphs is off (ASCEND_SPECPATCH_DISABLE), not on",
         ),
         ("spawn", {"ASCEND_SPECPATCH": "0"}, "every patch is off (ASCEND_SPECPATCH=0), not on"),
     ],

@@ -228,3 +228,5 @@ def apply(edit: Edit) -> None:
         {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__},
     )
     edit.set(host, base.__name__, patched)
+    # Taken back, it must not be found among the host's subclasses when the patches are applied anew.
+    edit.undo_with(lambda: setattr(patched, "__bases__", (ProposerBase,)))

@@ -68,6 +68,11 @@ def slice_kernel(x_ptr, out_ptr):
     tl.store(out_ptr + tl.arange(0, 8), x)
     tl.store(out_ptr + 7, extension.get_element(x, [1]))
 
+@triton.jit
+def flag_kernel(out_ptr, flag):
+    if flag:
+        tl.store(out_ptr, 1 + flag)
+
 x, y = torch.arange(10.0, device="npu"), torch.ones(10, device="npu")
 out = torch.empty(10, device="npu")
 with record() as counts:
@@ -90,6 +95,10 @@ assert out.tolist() == [6.0] * 10 and graph.names() == ["triton::add_kernel"]
 out = torch.empty(8, device="npu")
 slice_kernel[(1,)](torch.arange(8.0, device="npu"), out)
 assert out.tolist() == [2, 3, 4, 5, 4, 5, 6, 3], out
+out = torch.zeros(2, dtype=torch.int32, device="npu")
+for i, flag in enumerate((True, False)):
+    flag_kernel[(1,)](out[i:], flag)
+assert out.tolist() == [2, 0], out
 from triton.runtime.driver import driver
 assert driver.active.get_current_target().backend == "npu"
 print("fine")

@@ -6,12 +6,14 @@ A module of that name goes into sys.modules, so that vllm-ascend finds it loaded
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from packaging.version import Version
 from torch import Tensor
 
 from . import _emulator, switches
@@ -217,16 +219,6 @@ _SCHEMAS: dict[str, Callable] = {
     " int num_org_vocab_padding, int added_vocab_start_index, int added_vocab_end_index)"
     " -> (Tensor masked_input, Tensor mask)":
         get_masked_input_and_mask,
-    "npu_lightning_indexer(Tensor query, Tensor key, Tensor weights, *,"
-    " Tensor? actual_seq_lengths_query=None, Tensor? actual_seq_lengths_key=None,"
-    " Tensor? block_table=None, str layout_query='BSND', str layout_key='PA_BSND', int sparse_count=2048,"
-    " int sparse_mode=3) -> Tensor":
-        sparse_attention.npu_lightning_indexer,
-    "npu_sparse_flash_attention(Tensor query, Tensor key, Tensor value, Tensor sparse_indices,"
-    " float scale_value, int sparse_block_size, *, Tensor? block_table=None,"
-    " Tensor? actual_seq_lengths_query=None, Tensor? actual_seq_lengths_kv=None, Tensor? query_rope=None,"
-    " Tensor? key_rope=None, str layout_query='BSND', str layout_kv='PA_BSND', int sparse_mode=3) -> Tensor":
-        sparse_attention.npu_sparse_flash_attention,
     "weak_ref_tensor(Tensor input) -> Tensor":
         weak_ref_tensor,
     "bgmv_shrink(Tensor! x, Tensor! weight, Tensor! indices, Tensor! y, float scale) -> ()":
@@ -241,6 +233,33 @@ _SCHEMAS: dict[str, Callable] = {
     " int slice_offset, int slice_size) -> Tensor":
         sgmv_expand,
 }  # fmt: skip
+_SPARSE: dict[str, Callable[..., Any]] = {
+    "npu_lightning_indexer(Tensor query, Tensor key, Tensor weights, *,"
+    " Tensor? actual_seq_lengths_query=None, Tensor? actual_seq_lengths_key=None,"
+    " Tensor? block_table=None, str layout_query='BSND', str layout_key='PA_BSND', int sparse_count=2048,"
+    " int sparse_mode=3) -> Tensor":
+        sparse_attention.npu_lightning_indexer,
+    "npu_sparse_flash_attention(Tensor query, Tensor key, Tensor value, Tensor sparse_indices,"
+    " float scale_value, int sparse_block_size, *, Tensor? block_table=None,"
+    " Tensor? actual_seq_lengths_query=None, Tensor? actual_seq_lengths_kv=None, Tensor? query_rope=None,"
+    " Tensor? key_rope=None, str layout_query='BSND', str layout_kv='PA_BSND', int sparse_mode=3) -> Tensor":
+        sparse_attention.npu_sparse_flash_attention,
+}  # fmt: skip
+_SPARSE_SINCE_0_23: dict[str, Callable[..., Any]] = {
+    "npu_lightning_indexer(Tensor query, Tensor key, Tensor weights, *,"
+    " Tensor? actual_seq_lengths_query=None, Tensor? actual_seq_lengths_key=None,"
+    " Tensor? block_table=None, str layout_query='BSND', str layout_key='BSND', int sparse_count=2048,"
+    " int sparse_mode=3, int pre_tokens=9223372036854775807, int next_tokens=9223372036854775807,"
+    " bool return_value=False) -> (Tensor sparse_indices, Tensor sparse_values)":
+        sparse_attention.indexer_since_0_23,
+    "npu_sparse_flash_attention(Tensor query, Tensor key, Tensor value, Tensor sparse_indices,"
+    " float scale_value, *, Tensor? block_table=None, Tensor? actual_seq_lengths_query=None,"
+    " Tensor? actual_seq_lengths_kv=None, Tensor? query_rope=None, Tensor? key_rope=None,"
+    " int sparse_block_size=1, str layout_query='BSND', str layout_kv='BSND', int sparse_mode=3,"
+    " int pre_tokens=9223372036854775807, int next_tokens=9223372036854775807, int attention_mode=2,"
+    " bool return_softmax_lse=False) -> (Tensor attention_out, Tensor softmax_max, Tensor softmax_sum)":
+        sparse_attention.attention_since_0_23,
+}  # fmt: skip
 _META: dict[str, Callable[..., Any]] = {
     "npu_gemma_rms_norm": lambda x, *rest, **options: (like(x), rstd_of(x)),
     "npu_add_rms_norm_bias": lambda x, *rest, **options: (like(x), rstd_of(x), like(x)),
@@ -252,8 +271,17 @@ _META: dict[str, Callable[..., Any]] = {
 _library = torch.library.Library("_C_ascend", "DEF")
 
 
+def _host_is_of(release: str) -> bool:
+    """Whether the vllm-ascend that is installed, if any, is of `release` or newer."""
+    try:
+        return Version(importlib.metadata.version("vllm-ascend")) >= Version(release)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
 def install() -> None:
-    for schema, implementation in _SCHEMAS.items():
+    sparse = _SPARSE_SINCE_0_23 if _host_is_of("0.23.0") else _SPARSE
+    for schema, implementation in (_SCHEMAS | sparse).items():
         _library.define(schema)
         _library.impl(schema.split("(")[0], implementation, "PrivateUse1")
     for name, meta in _META.items():

@@ -8,6 +8,7 @@ position ``m - n + i`` and sees no later key.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -113,6 +114,40 @@ def npu_sparse_flash_attention(
             q.dtype
         )
     return npu(output)
+
+
+@operator(namespace="_C_ascend", name="npu_lightning_indexer")
+def indexer_since_0_23(
+    query: Tensor, key: Tensor, weights: Tensor, *, return_value: bool = False, **options: Any
+) -> tuple[Tensor, Tensor]:
+    """The keys that :func:`npu_lightning_indexer` chooses, and their sums: none unless asked for."""
+    if return_value:
+        raise NotImplementedError("npu_lightning_indexer: the NPU emulator returns no values")
+    return npu_lightning_indexer(query, key, weights, **options), npu(torch.empty(0))
+
+
+@operator(namespace="_C_ascend", name="npu_sparse_flash_attention")
+def attention_since_0_23(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sparse_indices: Tensor,
+    scale_value: float,
+    *,
+    sparse_block_size: int = 1,
+    attention_mode: int = 2,
+    return_softmax_lse: bool = False,
+    **options: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """:func:`npu_sparse_flash_attention`, and what parts of it are merged by: nothing unless asked for."""
+    if return_softmax_lse or attention_mode != 2:
+        raise NotImplementedError(
+            "npu_sparse_flash_attention: the NPU emulator has attention_mode 2 without return_softmax_lse"
+        )
+    output = npu_sparse_flash_attention(
+        query, key, value, sparse_indices, scale_value, sparse_block_size, **options
+    )
+    return output, npu(torch.empty(0)), npu(torch.empty(0))
 
 
 @operator

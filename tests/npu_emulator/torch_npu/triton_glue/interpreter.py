@@ -9,6 +9,7 @@ import sys
 import types
 from typing import Any
 
+import numpy as np
 import torch
 
 from .launching import launch_kernel
@@ -66,6 +67,22 @@ def _launch_as_operator() -> None:
     GridExecutor.__call__ = launch
 
 
+def _take_flags() -> None:
+    """Triton 3.6's interpreter puts a bool among the arguments into an int32, for which int1 has no room."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    convert = interpreter._implicit_cvt
+
+    @functools.wraps(convert)
+    def converting(arg: Any) -> Any:
+        if isinstance(arg, bool):
+            return tl.tensor(interpreter.TensorHandle(np.array([arg]), tl.int1), tl.int1)
+        return convert(arg)
+
+    interpreter._implicit_cvt = converting
+
+
 # ---------------------------------------------------------------- triton-ascend's extensions of the language
 def _number(value: Any) -> int:
     """Of a constexpr, an interpreter's scalar or an int."""
@@ -75,7 +92,6 @@ def _number(value: Any) -> int:
 
 
 def _tensor(array: Any, like: Any) -> Any:
-    import numpy as np
     import triton.language as tl
     from triton.runtime.interpreter import TensorHandle
 
@@ -120,4 +136,5 @@ def install() -> None:
     os.environ["TRITON_INTERPRET"] = "1"  # read when kernels are decorated, and by child processes
     _replace_driver()
     _launch_as_operator()
+    _take_flags()
     _add_language_extensions()
