@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -131,3 +132,36 @@ def test_a_prompt_that_a_step_ends_in_goes_on_with_its_next_token() -> None:
     found = _PaddedProposer([6, 4]).prepare_next_token_ids_padded(None, requests, batch, None, 0)
     assert found == ["g", "s"]
     assert batch.num_tokens_no_spec.tolist() == [9, 5, 7, 7]
+
+
+class _HostDrafting:
+    def _run_merged_draft(self, num_input_tokens: int, batch_size: int, is_prefill: Any = None) -> Any:
+        return num_input_tokens, batch_size, is_prefill
+
+
+class _DraftingProposer(ProposerBase, _HostDrafting):
+    def __init__(self, method: str = "mtp") -> None:
+        self.method, self.pcp_size, self.dcp_size = method, 1, 1
+        self.use_sparse = self.use_compress = False
+        self.speculative_config = SimpleNamespace(use_step3p5_mtp=lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("method", "on_310p", "hosts"), [("mtp", False, False), ("dflash", False, True), ("mtp", True, True)]
+)
+def test_what_the_loop_does_not_know_the_host_drafts(
+    monkeypatch: pytest.MonkeyPatch, method: str, on_310p: bool, hosts: bool
+) -> None:
+    for name, members in {
+        "vllm_ascend": {},
+        "vllm_ascend.ascend_config": {
+            "get_ascend_config": lambda: SimpleNamespace(enable_reduce_sample=False)
+        },
+        "vllm_ascend.utils": {"is_310p": lambda: on_310p},
+    }.items():
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**members))
+    proposer = _DraftingProposer(method)
+    assert proposer._host_drafts is hosts
+    if hosts:  # by name, and as the function for 310P does, which calls the one whose place it took
+        assert proposer._run_merged_draft(num_input_tokens=8, batch_size=2) == (8, 2, None)
+        assert proposer._run_merged_draft(8, 2, True) == (8, 2, True)

@@ -81,6 +81,7 @@ LEANS_ON: tuple[str, ...] = (
     "vllm_ascend.ascend_forward_context:set_ascend_forward_context",
     "vllm_ascend.compilation.acl_graph:ACLGraphWrapper",
     "vllm_ascend.compilation.acl_graph:update_full_graph_params",
+    "vllm_ascend.utils:is_310p",
     "vllm_ascend.utils:lmhead_tp_enable",
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner._dummy_run",
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner._sync_metadata_across_dp",
@@ -118,12 +119,14 @@ class ProposerBase(DraftLoop):
 
     @property
     def _host_drafts(self) -> bool:
-        """Context parallelism, attention that chooses its keys, methods with a loop of their own, and a
-        vocabulary that stays split over ranks."""
+        """Context parallelism, attention that chooses its keys, methods with a loop of their own, a vocabulary
+        that stays split over ranks, and 310P, for which the host has functions of its own."""
         from vllm_ascend.ascend_config import get_ascend_config
+        from vllm_ascend.utils import is_310p
 
         return (
             super()._host_drafts
+            or is_310p()
             or self.method not in _METHODS
             or self.speculative_config.use_step3p5_mtp()
             or self.use_sparse
@@ -181,8 +184,12 @@ class ProposerBase(DraftLoop):
             metadata = metadata.replace(seq_lens=lengths)
         return num_tokens, to_sample, metadata
 
-    def _run_merged_draft(self, **arguments: Any) -> torch.Tensor:  # type: ignore[override]
-        if arguments.get("later") is None and not self._host_drafts:
+    def _run_merged_draft(self, *positional: Any, **arguments: Any) -> torch.Tensor:  # type: ignore[override]
+        if self._host_drafts:
+            # The function for 310P, which takes the place of this one, calls it with arguments by position.
+            drafts: torch.Tensor = super(DraftLoop, self)._run_merged_draft(*positional, **arguments)
+            return drafts
+        if arguments.get("later") is None:
             # A dummy run, whose metadata the host builds: it may be captured.
             for step, built in enumerate(arguments["multi_steps_attn_metadata"]):
                 self._read_own_rotary(built[self.attn_layer_names[0]], step)
