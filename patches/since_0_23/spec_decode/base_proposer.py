@@ -28,6 +28,7 @@ import torch
 from ascend_specpatch.patches.spec_decode.drafting.first_pass import keep_positions_in_model
 from ascend_specpatch.patches.spec_decode.drafting.graph import GraphBuffers
 from ascend_specpatch.patches.spec_decode.drafting.loop import DraftLoop
+from ascend_specpatch.patches.spec_decode.drafting.own_heads import OwnHeads, give_back
 
 if TYPE_CHECKING:
     from ascend_specpatch.edits import Edit
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 LEANS_ON: tuple[str, ...] = (
     # The class it stands on, those that stand on it, and what they are given.
     "vllm.config.speculative:SpeculativeConfig.use_step3p5_mtp",
+    "vllm.model_executor.model_loader.utils:get_model_architecture",
     "vllm.model_executor.models.utils:process_eagle_weight",
     "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.__init__",
     "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer._get_positions",
@@ -90,7 +92,7 @@ LEANS_ON: tuple[str, ...] = (
 _METHODS = ("eagle", "eagle3", "mtp", "draft_model")
 
 
-class ProposerBase(DraftLoop):
+class ProposerBase(DraftLoop, OwnHeads):
     """The draft loop, called as this host calls it."""
 
     _rows_argument = "token_indices_to_sample"
@@ -119,8 +121,8 @@ class ProposerBase(DraftLoop):
 
     @property
     def _host_drafts(self) -> bool:
-        """Context parallelism, attention that chooses its keys, methods with a loop of their own, a vocabulary
-        that stays split over ranks, and 310P, for which the host has functions of its own."""
+        """Context parallelism, attention that chooses its keys, methods with a loop of their own, a
+        vocabulary that stays split over ranks, and 310P, for which the host has functions of its own."""
         from vllm_ascend.ascend_config import get_ascend_config
         from vllm_ascend.utils import is_310p
 
@@ -138,7 +140,7 @@ class ProposerBase(DraftLoop):
         """vLLM decides whether the language-model head is the target's. The host's method, which also wraps
         the passes into graphs, asks for the method alone: a head that the checkpoint lacks is left with
         weights that nobody wrote, one that it has is replaced."""
-        own = getattr(self.model, "lm_head", None)
+        own, own_heads = getattr(self.model, "lm_head", None), self._own_heads()
         super()._maybe_share_lm_head(model)
         if self._host_drafts:
             return
@@ -149,6 +151,7 @@ class ProposerBase(DraftLoop):
             self.model.lm_head = own
         language_model = model.get_language_model() if supports_multimodal(model) else model
         SpecDecodeBaseProposer._maybe_share_lm_head(self, language_model)
+        give_back(own_heads)
 
     def prepare_next_token_ids_padded(
         self, sampled_token_ids: torch.Tensor, requests: Any, gpu_input_batch: Any, *discarded: Any
