@@ -187,7 +187,7 @@ class ProposerBase(DraftLoop, OwnHeads):
             metadata = metadata.replace(seq_lens=lengths)
         return num_tokens, to_sample, metadata
 
-    def _run_merged_draft(self, *positional: Any, **arguments: Any) -> torch.Tensor:  # type: ignore[override]
+    def _run_merged_draft(self, *positional: Any, **arguments: Any) -> torch.Tensor:
         if self._host_drafts:
             # The function for 310P, which takes the place of this one, calls it with arguments by position.
             drafts: torch.Tensor = super(DraftLoop, self)._run_merged_draft(*positional, **arguments)

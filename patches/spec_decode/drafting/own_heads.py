@@ -53,8 +53,8 @@ class OwnHeads(HostFunctions):  # type: ignore[misc]
 def give_back(own: list[tuple[Any, Any]]) -> None:
     """Undo the sharing of heads that differ from what was put in their place."""
     for holder, head in own:
-        weights = [getattr(module, "weight", None) for module in (head, holder.head)]
-        if not all(isinstance(weight, torch.Tensor) for weight in weights) or not torch.equal(
-            *(weight.cpu() for weight in weights)
-        ):
+        mine, targets = (getattr(module, "weight", None) for module in (head, holder.head))
+        if not isinstance(mine, torch.Tensor) or not isinstance(targets, torch.Tensor):
+            holder.head = head  # quantized: not comparable
+        elif not torch.equal(mine.cpu(), targets.cpu()):
             holder.head = head
