@@ -512,3 +512,17 @@ def test_discarded_requests_are_told_apart_and_forgotten() -> None:
         discarded = next_token_ids.discarded(proposer, sampled, indices, number)
         assert discarded.tolist() == expected
         assert discarded.dtype == torch.bool
+
+
+def test_a_device_may_fill_in_its_own_way() -> None:
+    """310P has no ``index_fill_``."""
+    proposer, filled = SimpleNamespace(), []
+
+    def fill(mask: Any, dim: int, indices: Any, value: bool) -> Any:
+        filled.append((dim, indices.tolist(), value))
+        return mask
+
+    sampled = torch.zeros(3, 4, dtype=torch.int32)
+    next_token_ids.discarded(proposer, sampled, torch.tensor([2, 0]), 1, fill)
+    next_token_ids.discarded(proposer, sampled, torch.tensor([2, 0]), 0, fill)
+    assert filled == [(0, [2], True)]

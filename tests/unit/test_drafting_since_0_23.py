@@ -165,3 +165,24 @@ def test_what_the_loop_does_not_know_the_host_drafts(
     if hosts:  # by name, and as the function for 310P does, which calls the one whose place it took
         assert proposer._run_merged_draft(num_input_tokens=8, batch_size=2) == (8, 2, None)
         assert proposer._run_merged_draft(8, 2, True) == (8, 2, True)
+
+
+def test_requests_are_discarded_as_the_device_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ascend_specpatch.patches.since_0_23.spec_decode import next_token_ids
+
+    operator = SimpleNamespace(index_fill=lambda *arguments: "filled as the device can")
+    for name, members in {
+        "vllm_ascend": {},
+        "vllm_ascend.device": {},
+        "vllm_ascend.device.device_op": {"DeviceOperator": operator},
+        "ascend_specpatch.kernels.prepare_next_token_padded": {
+            "prepare_next_token_padded": lambda sampled, discarded, *others: discarded
+        },
+    }.items():
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**members))
+    monkeypatch.setattr(next_token_ids, "backups", lambda *arguments: None)
+    monkeypatch.setattr(next_token_ids, "places_of_next_tokens", lambda *arguments: None)
+    found = next_token_ids.prepare_next_token_ids_padded(
+        SimpleNamespace(), torch.zeros(2, 4), {}, SimpleNamespace(vocab_size=9), torch.tensor([1, 0]), 1
+    )
+    assert found == "filled as the device can"
