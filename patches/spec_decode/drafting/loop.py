@@ -306,8 +306,10 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
             rows = torch.nn.functional.pad(rows, (0, most - count))
         logits: torch.Tensor = self.model.compute_logits(hidden[rows])
         token_ids = logits[:count].argmax(dim=-1)
-        # An idle rank's dummy run may name more rows than a rank brings: nobody reads what it drafts.
-        return torch.nn.functional.pad(token_ids, (0, count - token_ids.shape[0]))
+        if token_ids.shape[0] < count:
+            # An idle rank's dummy run may name more rows than a rank brings: nobody reads what it drafts.
+            token_ids = torch.nn.functional.pad(token_ids, (0, count - token_ids.shape[0]))
+        return token_ids
 
     def dummy_run(self, num_tokens: int, *args: Any, **kwargs: Any) -> None:
         """The host's dummy run. A profile run makes room for the slot that each request gains in the first
