@@ -123,6 +123,8 @@ class ProposerBase(DraftLoop, FirstPass, OwnHeads):
             draft_parallel_config = vllm_config.speculative_config.draft_parallel_config
             draft_parallel_config.enable_expert_parallel = vllm_config.parallel_config.enable_expert_parallel
         self._host_constructor(vllm_config, device, runner)
+        # The host gathers all logits whatever is asked; vLLM, which loads, would refuse most heads.
+        self.use_local_argmax_reduction = False
         self._end_with_drafting_model()
         if self.needs_extra_input_slots:
             # The first pass is longer than the target's by a slot a request, so it fits none of the

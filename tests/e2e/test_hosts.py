@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascend_specpatch.hosts import SUPPORTED
+from ascend_specpatch.hosts import SUPPORTED, has_reached
 from tests.e2e import host, matrix
 from tests.e2e.cases import Case
 from tests.e2e.checks import Check
@@ -46,6 +46,13 @@ def test_steps_may_be_longer_than_the_sizes_that_are_captured(check: Check) -> N
     graphs = {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [3, 6, 12, 260]}
     engine = {"enforce_eager": False, "compilation_config": graphs}
     check.as_reference(Case("pred", "eagle", "pred_eagle", k=2, engine=engine, timeout=240))
+
+
+def test_what_the_host_does_not_do_on_request_ends_no_engine(check: Check) -> None:
+    """vLLM refuses heads that cannot find the likeliest token without all logits; the host gathers them."""
+    if not has_reached(host.PAIR, "vllm 0.17.0"):
+        pytest.skip("vLLM has no such setting")
+    check.as_reference(Case("pred", "eagle", "pred_eagle", spec={"use_local_argmax_reduction": True}))
 
 
 def test_an_mtp_layer_keeps_a_head_of_its_own(check: Check) -> None:

@@ -102,6 +102,8 @@ class ProposerBase(DraftLoop, OwnHeads):
 
     def __init__(self, vllm_config: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(vllm_config, *arguments, **options)
+        # The host gathers all logits whatever is asked; vLLM, which shares heads, would refuse most of them.
+        self.use_local_argmax_reduction = False
         drafts_here = not self._host_drafts
         if drafts_here:
             self._end_with_drafting_model()
