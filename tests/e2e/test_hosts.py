@@ -78,6 +78,18 @@ def test_so_it_has_in_other_engines(check: Check, engine: dict[str, object]) -> 
     assert outcome.facts["async_scheduling"] is engine.get("async_scheduling", False)
 
 
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param({}, id="whole-prompts"),
+        pytest.param({"max_num_batched_tokens": 64}, id="chunked-prefill"),
+        pytest.param({"max_num_batched_tokens": 8, "max_num_seqs": 6}, id="more-rows-than-tokens"),
+    ],
+)
+def test_so_it_has_with_mla(check: Check, engine: dict[str, object]) -> None:
+    check.all_accepted(Case("dsv3_alone", "draft_model", "dsv3_alone", engine=engine))
+
+
 def test_so_it_has_on_two_ranks(check: Check) -> None:
     case = Case("llama", "draft_model", "llama", engine=TWO_RANKS, processes="spawn", timeout=300)
     outcome = check.all_accepted(case)

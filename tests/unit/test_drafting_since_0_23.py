@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import enum
 import sys
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -15,12 +16,16 @@ torch = pytest.importorskip("torch")
 
 from ascend_specpatch.patches.since_0_23.spec_decode.base_proposer import ProposerBase  # noqa: E402
 
+State = enum.Enum("State", "ChunkedPrefill SpecDecoding")
+
 
 @dataclass
 class Metadata:
     seq_lens_cpu: Any
     _seq_lens_cpu: Any
     seq_lens: Any = None
+    positions: Any = "the target's"
+    attn_state: Any = State.SpecDecoding
     query_start_loc: Any = torch.tensor([0, 4, 8])  # noqa: RUF009 - never written to
     block_table_tensor: Any = torch.arange(3)  # noqa: RUF009 - with a row of padding
 
@@ -29,8 +34,9 @@ class Metadata:
 
 
 class Proposer(ProposerBase):
-    def __init__(self, parallel: bool = False) -> None:
+    def __init__(self, parallel: bool = False, extra: bool = False) -> None:
         self.max_model_len, self.parallel_drafting = 8, parallel
+        self.needs_extra_input_slots = extra
         self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(max_model_len=9))
         self.positions = torch.arange(7, 11)
         self._cos, self._sin = torch.zeros(2, 4, 1, 1, 2), torch.zeros(2, 4, 1, 1, 2)
@@ -73,6 +79,16 @@ def test_positions_end_with_the_drafting_model() -> None:
     proposer = Proposer()
     proposer._inputs_of_first_pass(Metadata([5, 7], None), None)
     assert proposer.positions.tolist() == [7, 0, 0, 10]  # of the three rows of the pass
+
+
+@pytest.mark.parametrize("extra", [True, False])
+def test_attention_is_told_what_grew(extra: bool) -> None:
+    """The host leaves the positions of the target, whose rows are the drafting model's where none was added,
+    and its state, in which a request may be taken to have one row."""
+    proposer = Proposer(extra=extra)
+    _, _, metadata = proposer._inputs_of_first_pass(Metadata([5, 7], None), None)
+    assert metadata.positions is (proposer.positions if extra else Metadata.positions)
+    assert metadata.attn_state is (State.ChunkedPrefill if extra else State.SpecDecoding)
 
 
 def test_the_block_table_ends_with_the_queries() -> None:

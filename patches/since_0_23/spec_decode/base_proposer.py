@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ascend_specpatch.patches.spec_decode.drafting.first_pass import keep_positions_in_model
+from ascend_specpatch.patches.spec_decode.drafting.first_pass import keep_positions_in_model, state_of_grown
 from ascend_specpatch.patches.spec_decode.drafting.graph import GraphBuffers
 from ascend_specpatch.patches.spec_decode.drafting.loop import DraftLoop
 from ascend_specpatch.patches.spec_decode.drafting.own_heads import OwnHeads, give_back
@@ -180,6 +180,11 @@ class ProposerBase(DraftLoop, OwnHeads):
             *tensors, metadata.replace(block_table_tensor=table), num_rejected
         )
         keep_positions_in_model(self, num_tokens)
+        if self.needs_extra_input_slots:
+            # MLA rotates by the positions in the metadata, where the host leaves the target's.
+            metadata = metadata.replace(
+                positions=self.positions, attn_state=state_of_grown(metadata.attn_state)
+            )
         # Of two fields for the lengths on the host, attention takes the private one where it is set, and
         # without asynchronous scheduling both are.
         lengths = metadata.seq_lens_cpu if metadata._seq_lens_cpu is None else metadata._seq_lens_cpu
