@@ -83,7 +83,7 @@ def test_so_it_has_in_other_engines(check: Check, engine: dict[str, object]) -> 
     [
         pytest.param({}, id="whole-prompts"),
         pytest.param({"max_num_batched_tokens": 64}, id="chunked-prefill"),
-        pytest.param({"max_num_batched_tokens": 8, "max_num_seqs": 6}, id="more-rows-than-tokens"),
+        pytest.param({"max_num_batched_tokens": 8, "max_num_seqs": 6}, id="few-tokens-a-step"),
     ],
 )
 def test_so_it_has_with_mla(check: Check, engine: dict[str, object]) -> None:
