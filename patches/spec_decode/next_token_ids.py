@@ -91,15 +91,23 @@ def prepare_drafting(
     return next_token_ids, valid_count, padded_inputs(self, common_attn_metadata, to_sample, rejected)
 
 
-def discarded(self: Any, sampled_token_ids: torch.Tensor, indices: torch.Tensor, number: int) -> torch.Tensor:
-    """bool [num_reqs], on the device. Where nothing is discarded, which is the rule, one that is kept."""
+def discarded(
+    self: Any, sampled_token_ids: torch.Tensor, indices: torch.Tensor, number: int, fill: Any = None
+) -> torch.Tensor:
+    """bool [num_reqs], on the device. Where nothing is discarded, which is the rule, one that is kept.
+
+    Args:
+        fill: in place of ``torch.Tensor.index_fill_``, which not every device has.
+    """
     num_reqs = sampled_token_ids.shape[0]
     none = getattr(self, "_none_discarded", None)
     if none is None or none.shape[0] < num_reqs:
         none = self._none_discarded = sampled_token_ids.new_zeros(num_reqs, dtype=bool)
     if number == 0:
         return none[:num_reqs]
-    return none[:num_reqs].index_fill(0, indices[:number], True)
+    mask: torch.Tensor = none[:num_reqs].clone()
+    filled: torch.Tensor = (fill or type(mask).index_fill_)(mask, 0, indices[:number], True)
+    return filled
 
 
 def backups(self: Any, places: Any, requests: dict[str, Any], batch: Any) -> torch.Tensor:

@@ -47,6 +47,11 @@ def test_a_head_without_a_language_model_head_of_its_own_uses_its_targets(check:
     check.as_reference(Case("pred8", "eagle3", "pred8_headless_eagle3"))
 
 
+def test_an_mtp_layer_keeps_a_head_of_its_own(check: Check) -> None:
+    """vLLM gives it the target's whatever the checkpoint has."""
+    check.as_reference(Case("dsv3_other_head", "mtp"))
+
+
 @pytest.mark.parametrize("method", ["eagle3", "draft_model"])
 def test_in_bfloat16_text_parts_from_plain_decoding_at_ties_only(check: Check, method: str) -> None:
     case = matrix.METHODS[method]

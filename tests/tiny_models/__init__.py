@@ -95,6 +95,7 @@ RECIPES: dict[str, Recipe] = {
     "dsv3": Recipe("mtp", "DeepSeekV3"),
     "dsv3_hi": Recipe("mtp", "DeepSeekV3", options=_HI_DSV3),
     "dsv3_headless": Recipe("mtp", "DeepSeekV3", options={**_HI_DSV3, "own_head": False}),
+    "dsv3_other_head": Recipe("mtp", "DeepSeekV3", options={**_HI_DSV3, "head_noise": 0.1}),
     "dsv3_alone": Recipe("mtp", "WithoutMtp", needs=("dsv3_hi",), options={"source": "dsv3_hi"}),
     "dsv32_hi": Recipe("mtp", "DeepSeekV32", needs=("dsv3_hi",), options={"source": "dsv3_hi"}),
 }

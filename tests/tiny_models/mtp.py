@@ -87,6 +87,7 @@ class DeepSeekV3:
     mlp: float = 0.15
     hidden_share: float = 0.3
     own_head: bool = True  # whether the checkpoint repeats the target's head for the MTP layer
+    head_noise: float = 0.0  # by which the MTP layer's head differs from the target's
 
     def __call__(self, root: Path, out: Path) -> None:
         config = DeepseekV3Config(
@@ -152,7 +153,10 @@ class DeepSeekV3:
         layer[prefix + "eh_proj.weight"] = torch.cat([eye, eye * self.hidden_share], 1)
         layer[prefix + "embed_tokens.weight"] = target["model.embed_tokens.weight"].clone()
         if self.own_head:
-            layer[prefix + "shared_head.head.weight"] = target["lm_head.weight"].clone()
+            head = target["lm_head.weight"].clone()
+            if self.head_noise:
+                head += torch.randn_like(head) * self.head_noise
+            layer[prefix + "shared_head.head.weight"] = head
         return layer
 
 

@@ -414,7 +414,7 @@ def test_a_full_graph_is_used_for_verified_batches_only() -> None:
     proposer = Proposer(3, 64, hidden=True)
     proposer.use_cuda_graph = True
     proposer.runner = SimpleNamespace(
-        cudagraph_batch_sizes=[8, 16],
+        cudagraph_batch_sizes=[8, 16, 18],  # before vLLM leaves out what is no multiple of k + 1
         cudagraph_dispatcher=SimpleNamespace(
             _bs_to_padded_graph_size=[0] + [8] * 8 + [16] * 8, dispatch=dispatch
         ),
@@ -467,6 +467,18 @@ def test_a_split_language_model_head_gets_as_many_rows_on_every_rank(
     assert proposer.asked == asked
 
 
+def test_a_split_language_model_head_survives_a_dummy_run_of_more_requests_than_may_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An idle data parallel rank runs with as many rows as another one's prompts."""
+    monkeypatch.setitem(sys.modules, "vllm_ascend", ModuleType("vllm_ascend"))
+    monkeypatch.setitem(sys.modules, "vllm_ascend.utils", SimpleNamespace(lmhead_tp_enable=lambda: True))
+    proposer = Greedy()
+    drafts = proposer._greedy(torch.ones(4, 3), torch.zeros(11, dtype=torch.int32), False)
+    assert len(proposer.asked) == 8  # what every rank brings
+    assert drafts.shape == (11,)
+
+
 @pytest.mark.parametrize("profiles", [True, False])
 @pytest.mark.parametrize(("grow", "longest", "rows"), [(0, 100, 40), (2, 100, 46), (2, 43, 43)])
 def test_a_profile_run_has_the_slots_that_requests_gain(
@@ -500,3 +512,17 @@ def test_discarded_requests_are_told_apart_and_forgotten() -> None:
         discarded = next_token_ids.discarded(proposer, sampled, indices, number)
         assert discarded.tolist() == expected
         assert discarded.dtype == torch.bool
+
+
+def test_a_device_may_fill_in_its_own_way() -> None:
+    """310P has no ``index_fill_``."""
+    proposer, filled = SimpleNamespace(), []
+
+    def fill(mask: Any, dim: int, indices: Any, value: bool) -> Any:
+        filled.append((dim, indices.tolist(), value))
+        return mask
+
+    sampled = torch.zeros(3, 4, dtype=torch.int32)
+    next_token_ids.discarded(proposer, sampled, torch.tensor([2, 0]), 1, fill)
+    next_token_ids.discarded(proposer, sampled, torch.tensor([2, 0]), 0, fill)
+    assert filled == [(0, [2], True)]

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import enum
+import sys
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +16,16 @@ torch = pytest.importorskip("torch")
 
 from ascend_specpatch.patches.since_0_23.spec_decode.base_proposer import ProposerBase  # noqa: E402
 
+State = enum.Enum("State", "ChunkedPrefill SpecDecoding")
+
 
 @dataclass
 class Metadata:
     seq_lens_cpu: Any
     _seq_lens_cpu: Any
     seq_lens: Any = None
+    positions: Any = "the target's"
+    attn_state: Any = State.SpecDecoding
     query_start_loc: Any = torch.tensor([0, 4, 8])  # noqa: RUF009 - never written to
     block_table_tensor: Any = torch.arange(3)  # noqa: RUF009 - with a row of padding
 
@@ -28,8 +34,9 @@ class Metadata:
 
 
 class Proposer(ProposerBase):
-    def __init__(self, parallel: bool = False) -> None:
+    def __init__(self, parallel: bool = False, extra: bool = False) -> None:
         self.max_model_len, self.parallel_drafting = 8, parallel
+        self.needs_extra_input_slots = extra
         self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(max_model_len=9))
         self.positions = torch.arange(7, 11)
         self._cos, self._sin = torch.zeros(2, 4, 1, 1, 2), torch.zeros(2, 4, 1, 1, 2)
@@ -72,6 +79,16 @@ def test_positions_end_with_the_drafting_model() -> None:
     proposer = Proposer()
     proposer._inputs_of_first_pass(Metadata([5, 7], None), None)
     assert proposer.positions.tolist() == [7, 0, 0, 10]  # of the three rows of the pass
+
+
+@pytest.mark.parametrize("extra", [True, False])
+def test_attention_is_told_what_grew(extra: bool) -> None:
+    """The host leaves the positions of the target, whose rows are the drafting model's where none was added,
+    and its state, in which a request may be taken to have one row."""
+    proposer = Proposer(extra=extra)
+    _, _, metadata = proposer._inputs_of_first_pass(Metadata([5, 7], None), None)
+    assert metadata.positions is (proposer.positions if extra else Metadata.positions)
+    assert metadata.attn_state is (State.ChunkedPrefill if extra else State.SpecDecoding)
 
 
 def test_the_block_table_ends_with_the_queries() -> None:
@@ -131,3 +148,79 @@ def test_a_prompt_that_a_step_ends_in_goes_on_with_its_next_token() -> None:
     found = _PaddedProposer([6, 4]).prepare_next_token_ids_padded(None, requests, batch, None, 0)
     assert found == ["g", "s"]
     assert batch.num_tokens_no_spec.tolist() == [9, 5, 7, 7]
+
+
+class _HostDrafting:
+    def _run_merged_draft(self, num_input_tokens: int, batch_size: int, is_prefill: Any = None) -> Any:
+        return num_input_tokens, batch_size, is_prefill
+
+
+class _DraftingProposer(ProposerBase, _HostDrafting):
+    def __init__(self, method: str = "mtp") -> None:
+        self.method, self.pcp_size, self.dcp_size = method, 1, 1
+        self.use_sparse = self.use_compress = False
+        self.speculative_config = SimpleNamespace(use_step3p5_mtp=lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("method", "on_310p", "hosts"), [("mtp", False, False), ("dflash", False, True), ("mtp", True, True)]
+)
+def test_what_the_loop_does_not_know_the_host_drafts(
+    monkeypatch: pytest.MonkeyPatch, method: str, on_310p: bool, hosts: bool
+) -> None:
+    for name, members in {
+        "vllm_ascend": {},
+        "vllm_ascend.ascend_config": {
+            "get_ascend_config": lambda: SimpleNamespace(enable_reduce_sample=False)
+        },
+        "vllm_ascend.utils": {"is_310p": lambda: on_310p},
+    }.items():
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**members))
+    proposer = _DraftingProposer(method)
+    assert proposer._host_drafts is hosts
+    if hosts:  # by name, and as the function for 310P does, which calls the one whose place it took
+        assert proposer._run_merged_draft(num_input_tokens=8, batch_size=2) == (8, 2, None)
+        assert proposer._run_merged_draft(8, 2, True) == (8, 2, True)
+
+
+def test_requests_are_discarded_as_the_device_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ascend_specpatch.patches.since_0_23.spec_decode import next_token_ids
+
+    operator = SimpleNamespace(index_fill=lambda *arguments: "filled as the device can")
+    for name, members in {
+        "vllm_ascend": {},
+        "vllm_ascend.device": {},
+        "vllm_ascend.device.device_op": {"DeviceOperator": operator},
+        "ascend_specpatch.kernels.prepare_next_token_padded": {
+            "prepare_next_token_padded": lambda sampled, discarded, *others: discarded
+        },
+    }.items():
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**members))
+    monkeypatch.setattr(next_token_ids, "backups", lambda *arguments: None)
+    monkeypatch.setattr(next_token_ids, "places_of_next_tokens", lambda *arguments: None)
+    found = next_token_ids.prepare_next_token_ids_padded(
+        SimpleNamespace(), torch.zeros(2, 4), {}, SimpleNamespace(vocab_size=9), torch.tensor([1, 0]), 1
+    )
+    assert found == "filled as the device can"
+
+
+class _HostBackend:
+    def initialize_attn_backend(self, builder: Any) -> None:
+        self.draft_attn_groups = [SimpleNamespace(get_metadata_builder=lambda: builder)]
+
+
+class _BackendProposer(ProposerBase, _HostBackend):
+    _host_drafts = False
+
+    def __init__(self, grow: int) -> None:
+        self.needs_extra_input_slots, self.net_num_new_slots_per_request = grow > 0, grow
+
+
+@pytest.mark.parametrize(("threshold", "grow", "longest"), [(4, 0, 4), (4, 1, 5), (16, 1, 16)])
+def test_what_a_step_verifies_stays_a_decode_where_a_slot_was_added(
+    threshold: int, grow: int, longest: int
+) -> None:
+    builder = SimpleNamespace(decode_threshold=threshold)
+    _BackendProposer(grow).initialize_attn_backend(builder)
+    assert builder.decode_threshold == longest
+    _BackendProposer(grow).initialize_attn_backend(SimpleNamespace())  # attention that does not tell apart

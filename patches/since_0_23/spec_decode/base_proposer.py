@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ascend_specpatch.patches.spec_decode.drafting.first_pass import keep_positions_in_model
+from ascend_specpatch.patches.spec_decode.drafting.first_pass import keep_positions_in_model, state_of_grown
 from ascend_specpatch.patches.spec_decode.drafting.graph import GraphBuffers
 from ascend_specpatch.patches.spec_decode.drafting.loop import DraftLoop
+from ascend_specpatch.patches.spec_decode.drafting.own_heads import OwnHeads, give_back
 
 if TYPE_CHECKING:
     from ascend_specpatch.edits import Edit
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 LEANS_ON: tuple[str, ...] = (
     # The class it stands on, those that stand on it, and what they are given.
     "vllm.config.speculative:SpeculativeConfig.use_step3p5_mtp",
+    "vllm.model_executor.model_loader.utils:get_model_architecture",
     "vllm.model_executor.models.utils:process_eagle_weight",
     "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.__init__",
     "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer._get_positions",
@@ -82,15 +84,17 @@ LEANS_ON: tuple[str, ...] = (
     "vllm_ascend.ascend_forward_context:set_ascend_forward_context",
     "vllm_ascend.compilation.acl_graph:ACLGraphWrapper",
     "vllm_ascend.compilation.acl_graph:update_full_graph_params",
+    "vllm_ascend.utils:is_310p",
     "vllm_ascend.utils:lmhead_tp_enable",
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner._dummy_run",
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner._sync_metadata_across_dp",
 )
 
+_MOST_ROWS_OF_A_DECODE = 16  # of npu_fused_infer_attention_score
 _METHODS = ("eagle", "eagle3", "mtp", "draft_model")
 
 
-class ProposerBase(DraftLoop):
+class ProposerBase(DraftLoop, OwnHeads):
     """The draft loop, called as this host calls it."""
 
     _rows_argument = "token_indices_to_sample"
@@ -100,6 +104,8 @@ class ProposerBase(DraftLoop):
 
     def __init__(self, vllm_config: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(vllm_config, *arguments, **options)
+        # The host gathers all logits whatever is asked; vLLM, which shares heads, would refuse most of them.
+        self.use_local_argmax_reduction = False
         drafts_here = not self._host_drafts
         if drafts_here:
             self._end_with_drafting_model()
@@ -119,12 +125,14 @@ class ProposerBase(DraftLoop):
 
     @functools.cached_property
     def _host_drafts(self) -> bool:
-        """Context parallelism, attention that chooses its keys, methods with a loop of their own, and a
-        vocabulary that stays split over ranks."""
+        """Context parallelism, attention that chooses its keys, methods with a loop of their own, a
+        vocabulary that stays split over ranks, and 310P, for which the host has functions of its own."""
         from vllm_ascend.ascend_config import get_ascend_config
+        from vllm_ascend.utils import is_310p
 
         return (
             super()._host_drafts
+            or is_310p()
             or self.method not in _METHODS
             or self.speculative_config.use_step3p5_mtp()
             or self.use_sparse
@@ -136,7 +144,7 @@ class ProposerBase(DraftLoop):
         """vLLM decides whether the language-model head is the target's. The host's method, which also wraps
         the passes into graphs, asks for the method alone: a head that the checkpoint lacks is left with
         weights that nobody wrote, one that it has is replaced."""
-        own = getattr(self.model, "lm_head", None)
+        own, own_heads = getattr(self.model, "lm_head", None), self._own_heads()
         super()._maybe_share_lm_head(model)
         if self._host_drafts:
             return
@@ -147,6 +155,19 @@ class ProposerBase(DraftLoop):
             self.model.lm_head = own
         language_model = model.get_language_model() if supports_multimodal(model) else model
         SpecDecodeBaseProposer._maybe_share_lm_head(self, language_model)
+        give_back(own_heads)
+
+    def initialize_attn_backend(self, *arguments: Any, **options: Any) -> None:
+        """MLA takes what a step verifies for decodes by its length, also where a slot was added: prefills
+        have no keys of earlier steps unless they are chunked."""
+        super().initialize_attn_backend(*arguments, **options)
+        if self._host_drafts or not self.needs_extra_input_slots:
+            return
+        for group in self.draft_attn_groups:
+            builder = group.get_metadata_builder()
+            if hasattr(builder, "decode_threshold"):
+                longest = builder.decode_threshold + self.net_num_new_slots_per_request
+                builder.decode_threshold = min(longest, _MOST_ROWS_OF_A_DECODE)
 
     def prepare_next_token_ids_padded(
         self, sampled_token_ids: torch.Tensor, requests: Any, gpu_input_batch: Any, *discarded: Any
@@ -173,6 +194,11 @@ class ProposerBase(DraftLoop):
             *tensors, metadata.replace(block_table_tensor=table), num_rejected
         )
         keep_positions_in_model(self, num_tokens)
+        if self.needs_extra_input_slots:
+            # MLA rotates by the positions in the metadata, where the host leaves the target's.
+            metadata = metadata.replace(
+                positions=self.positions, attn_state=state_of_grown(metadata.attn_state)
+            )
         # Of two fields for the lengths on the host, attention takes the private one where it is set, and
         # without asynchronous scheduling both are.
         lengths = metadata.seq_lens_cpu if metadata._seq_lens_cpu is None else metadata._seq_lens_cpu
@@ -182,8 +208,12 @@ class ProposerBase(DraftLoop):
             metadata = metadata.replace(seq_lens=lengths)
         return num_tokens, to_sample, metadata
 
-    def _run_merged_draft(self, **arguments: Any) -> torch.Tensor:  # type: ignore[override]
-        if arguments.get("later") is None and not self._host_drafts:
+    def _run_merged_draft(self, *positional: Any, **arguments: Any) -> torch.Tensor:
+        if self._host_drafts:
+            # The function for 310P, which takes the place of this one, calls it with arguments by position.
+            drafts: torch.Tensor = super(DraftLoop, self)._run_merged_draft(*positional, **arguments)
+            return drafts
+        if arguments.get("later") is None:
             # A dummy run, whose metadata the host builds: it may be captured.
             for step, built in enumerate(arguments["multi_steps_attn_metadata"]):
                 self._read_own_rotary(built[self.attn_layer_names[0]], step)

@@ -4,7 +4,7 @@
 What: the token each request goes on with and the number of its valid tokens come from one kernel.
 Why: the host takes a dozen operators. Each costs an NPU as much as a small kernel.
 How: as for vllm-ascend 0.17.0rc1. The host gives no attention metadata, which there says how far a prompt
-    has come.
+    has come, and runs on a device without ``index_fill_``.
 Until: vllm-ascend fuses them.
 """
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 LEANS_ON: tuple[str, ...] = (
     "vllm.v1.worker.gpu_input_batch:CachedRequestState.get_token_id",
+    "vllm_ascend.device.device_op:Ascend310PDeviceAdaptor.index_fill",
+    "vllm_ascend.device.device_op:BaseDeviceAdaptor.index_fill",
     "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer.__init__",
     "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer.prepare_next_token_ids_padded",
     # Who calls it, and what becomes of its results.
@@ -50,11 +52,19 @@ def prepare_next_token_ids_padded(
     Returns:
         next_token_ids, valid_sampled_tokens_count: int32 [num_reqs] each, on the device.
     """
+    from vllm_ascend.device.device_op import DeviceOperator
+
     from ascend_specpatch.kernels.prepare_next_token_padded import prepare_next_token_padded
 
     return prepare_next_token_padded(
         sampled_token_ids,
-        discarded(self, sampled_token_ids, discard_request_indices, num_discarded_requests),
+        discarded(
+            self,
+            sampled_token_ids,
+            discard_request_indices,
+            num_discarded_requests,
+            DeviceOperator.index_fill,
+        ),
         backups(self, places_of_next_tokens(self, gpu_input_batch), requests, gpu_input_batch),
         gpu_input_batch.vocab_size,
     )

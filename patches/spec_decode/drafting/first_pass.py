@@ -151,9 +151,6 @@ class FirstPass(HostFunctions):  # type: ignore[misc]
         """`cad` with every query longer by the new slots, on the device and on the host alike; `cad` itself
         is left as it is."""
         grow, num_rows = self.net_num_new_slots_per_request, slot_mapping.shape[0]
-        state = cad.attn_state
-        if state.name in ("DecodeOnly", "SpecDecoding"):
-            state = type(state)["ChunkedPrefill"]  # a request that decoded one token has two rows now
         return cad.replace(
             query_start_loc=new_start,
             query_start_loc_cpu=cad.query_start_loc_cpu[: batch + 1]
@@ -167,8 +164,13 @@ class FirstPass(HostFunctions):  # type: ignore[misc]
             max_seq_len=cad.max_seq_len + grow,
             slot_mapping=slot_mapping,
             positions=self.positions,
-            attn_state=state,
+            attn_state=state_of_grown(cad.attn_state),
         )
+
+
+def state_of_grown(state: Any) -> Any:
+    """The AscendAttentionState of queries with new slots: a request that decoded one token has two rows."""
+    return type(state)["ChunkedPrefill"] if state.name in ("DecodeOnly", "SpecDecoding") else state
 
 
 def keep_positions_in_model(proposer: Any, num_rows: int) -> None:

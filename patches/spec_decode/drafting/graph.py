@@ -41,8 +41,10 @@ class Dispatch:
 
         runner = proposer.runner
         num_rows = num_tokens
-        if proposer.use_cuda_graph and num_tokens <= runner.cudagraph_batch_sizes[-1]:
-            num_rows = runner.cudagraph_dispatcher._bs_to_padded_graph_size[num_tokens]
+        if proposer.use_cuda_graph:
+            # The runner's own sizes are those before vLLM left out what is no multiple of k + 1.
+            padded = runner.cudagraph_dispatcher._bs_to_padded_graph_size
+            num_rows = padded[num_tokens] if num_tokens < len(padded) else num_tokens
         num_rows, across_dp, _ = runner._sync_metadata_across_dp(num_rows, is_draft_model=True)
         if not proposer.use_cuda_graph:
             return cls(num_rows, CUDAGraphMode.NONE, None, False, across_dp)

@@ -305,7 +305,11 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
             most = self.vllm_config.scheduler_config.max_num_seqs * self.runner.uniform_decode_query_len
             rows = torch.nn.functional.pad(rows, (0, most - count))
         logits: torch.Tensor = self.model.compute_logits(hidden[rows])
-        return logits[:count].argmax(dim=-1)
+        token_ids = logits[:count].argmax(dim=-1)
+        if token_ids.shape[0] < count:
+            # An idle rank's dummy run may name more rows than a rank brings: nobody reads what it drafts.
+            token_ids = torch.nn.functional.pad(token_ids, (0, count - token_ids.shape[0]))
+        return token_ids
 
     def dummy_run(self, num_tokens: int, *args: Any, **kwargs: Any) -> None:
         """The host's dummy run. A profile run makes room for the slot that each request gains in the first
