@@ -30,7 +30,6 @@ from ascend_specpatch.classes import make_cls
 from .drafting.first_pass import FirstPass
 from .drafting.graph import GraphBuffers
 from .drafting.loop import DraftLoop
-from .drafting.own_heads import OwnHeads, give_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 LEANS_ON: tuple[str, ...] = (
     # The classes it stands on, and what they are given.
     "vllm.v1.spec_decode.eagle:SpecDecodeBaseProposer",
-    "vllm.model_executor.model_loader.utils:get_model_architecture",
     "vllm.model_executor.models.utils:process_eagle_weight",
     "vllm_ascend.spec_decode.eagle_proposer:AscendEagleProposer",
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner.__init__",
@@ -96,7 +94,7 @@ LEANS_ON: tuple[str, ...] = (
 )
 
 
-class ProposerBase(DraftLoop, FirstPass, OwnHeads):
+class ProposerBase(DraftLoop, FirstPass):
     """Construction and loading; stands above the host's functions in the class that :func:`apply` makes."""
 
     attn_layer_names: list[str]
@@ -159,14 +157,6 @@ class ProposerBase(DraftLoop, FirstPass, OwnHeads):
         self.piece_all_attn_layer_name = [list(layers) for _ in range(self.num_speculative_tokens)]
         if self.use_cuda_graph and self._full_graphs:
             self._capture_all_passes_at_once()
-
-    def _maybe_share_lm_head(self, target: Any) -> None:
-        own = self._own_heads()
-        self._share_lm_head(target)
-        give_back(own)
-
-    def _share_lm_head(self, target: Any) -> None:
-        super()._maybe_share_lm_head(target)
 
     def _host_constructor(self, vllm_config: Any, device: torch.device, runner: Any) -> None:
         super().__init__(vllm_config, device, runner)

@@ -325,7 +325,6 @@ class Mtp(_FromHiddenStates):
         )
         last = target.model.model.layers[-1]
         self.layer = _load_layer(type(last)(config, config.num_hidden_layers - 1), weights, prefix)
-        self.own_head = weights.get(f"{prefix}shared_head.head.weight", weights["lm_head.weight"])
 
     def step(self, states: Tensor, embeddings: Tensor) -> Tensor:
         embeddings = embeddings.clone()
@@ -337,7 +336,9 @@ class Mtp(_FromHiddenStates):
         return _rms(out, self.final_norm, self.eps) if self.mimo else out
 
     def head(self, state: Tensor) -> Tensor:
-        return (state if self.mimo else _rms(state, self.final_norm, self.eps)) @ self.own_head.t()
+        return (state if self.mimo else _rms(state, self.final_norm, self.eps)) @ self.target.weights[
+            "lm_head.weight"
+        ].t()
 
 
 def _rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -47,8 +47,8 @@ def test_a_head_without_a_language_model_head_of_its_own_uses_its_targets(check:
     check.as_reference(Case("pred8", "eagle3", "pred8_headless_eagle3"))
 
 
-def test_an_mtp_layer_keeps_a_head_of_its_own(check: Check) -> None:
-    """vLLM gives it the target's whatever the checkpoint has."""
+def test_an_mtp_layer_drafts_with_its_targets_head(check: Check) -> None:
+    """As with vLLM, whatever its checkpoint has."""
     check.as_reference(Case("dsv3_other_head", "mtp"))
 
 

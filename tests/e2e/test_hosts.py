@@ -55,10 +55,6 @@ def test_what_the_host_does_not_do_on_request_ends_no_engine(check: Check) -> No
     check.as_reference(Case("pred", "eagle", "pred_eagle", spec={"use_local_argmax_reduction": True}))
 
 
-def test_an_mtp_layer_keeps_a_head_of_its_own(check: Check) -> None:
-    check.as_reference(Case("dsv3_other_head", "mtp"))
-
-
 @pytest.mark.parametrize("equal", matrix.EQUALS)
 def test_a_draft_model_that_equals_its_target_has_every_draft_accepted(check: Check, equal: str) -> None:
     outcome = check.as_reference(matrix.EQUALS[equal])

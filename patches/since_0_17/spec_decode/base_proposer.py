@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 LEANS_ON: tuple[str, ...] = (
     # The classes it stands on, and what they are given.
     "vllm.v1.spec_decode.eagle:SpecDecodeBaseProposer",
-    "vllm.model_executor.model_loader.utils:get_model_architecture",
     "vllm.model_executor.models.utils:process_eagle_weight",
     "vllm_ascend.spec_decode.eagle_proposer:SpecDecodeBaseProposer",
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner.__init__",
@@ -105,7 +104,7 @@ class Proposer(ProposerBase):
     def _maybe_share_embeddings(self, target: Any) -> None:
         self._who_shares._maybe_share_embeddings(self, target)
 
-    def _share_lm_head(self, target: Any) -> None:
+    def _maybe_share_lm_head(self, target: Any) -> None:
         self._who_shares._maybe_share_lm_head(self, target)
 
     @property

@@ -29,7 +29,6 @@ import torch
 from ascend_specpatch.patches.spec_decode.drafting.first_pass import keep_positions_in_model, state_of_grown
 from ascend_specpatch.patches.spec_decode.drafting.graph import GraphBuffers
 from ascend_specpatch.patches.spec_decode.drafting.loop import DraftLoop
-from ascend_specpatch.patches.spec_decode.drafting.own_heads import OwnHeads, give_back
 
 if TYPE_CHECKING:
     from ascend_specpatch.edits import Edit
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 LEANS_ON: tuple[str, ...] = (
     # The class it stands on, those that stand on it, and what they are given.
     "vllm.config.speculative:SpeculativeConfig.use_step3p5_mtp",
-    "vllm.model_executor.model_loader.utils:get_model_architecture",
     "vllm.model_executor.models.utils:process_eagle_weight",
     "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.__init__",
     "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer._get_positions",
@@ -94,7 +92,7 @@ _MOST_ROWS_OF_A_DECODE = 16  # of npu_fused_infer_attention_score
 _METHODS = ("eagle", "eagle3", "mtp", "draft_model")
 
 
-class ProposerBase(DraftLoop, OwnHeads):
+class ProposerBase(DraftLoop):
     """The draft loop, called as this host calls it."""
 
     _rows_argument = "token_indices_to_sample"
@@ -144,7 +142,7 @@ class ProposerBase(DraftLoop, OwnHeads):
         """vLLM decides whether the language-model head is the target's. The host's method, which also wraps
         the passes into graphs, asks for the method alone: a head that the checkpoint lacks is left with
         weights that nobody wrote, one that it has is replaced."""
-        own, own_heads = getattr(self.model, "lm_head", None), self._own_heads()
+        own = getattr(self.model, "lm_head", None)
         super()._maybe_share_lm_head(model)
         if self._host_drafts:
             return
@@ -155,7 +153,6 @@ class ProposerBase(DraftLoop, OwnHeads):
             self.model.lm_head = own
         language_model = model.get_language_model() if supports_multimodal(model) else model
         SpecDecodeBaseProposer._maybe_share_lm_head(self, language_model)
-        give_back(own_heads)
 
     def initialize_attn_backend(self, *arguments: Any, **options: Any) -> None:
         """MLA takes what a step verifies for decodes by its length, also where a slot was added: prefills
