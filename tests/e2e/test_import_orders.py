@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ascend_specpatch.patches import PATCHES
+from tests.e2e import host
 from tests.order.real_hosts import (
     Outcome,
     every_late_order,
@@ -179,12 +179,12 @@ def patched(outcomes: dict[tuple[str, ...], Outcome]) -> dict[str, Any]:
 
 
 def test_each_target_is_among_the_modules_that_are_imported() -> None:
-    assert {patch.target for patch in PATCHES} <= set(HOLDERS)
+    assert {patch.target for patch in host.NEEDED} <= set(HOLDERS)
 
 
 def test_every_patch_is_applied(patched: dict[str, Any]) -> None:
     assert patched["failed"] == {}
-    assert patched["patches"] == {patch.id: "applied" for patch in PATCHES}
+    assert patched["patches"] == host.STATES
 
 
 def test_the_model_runner_builds_the_patched_classes(patched: dict[str, Any]) -> None:

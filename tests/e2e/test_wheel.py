@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ascend_specpatch import __version__
-from ascend_specpatch.patches import PATCHES
+from tests.e2e.host import NEEDED
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -65,5 +65,5 @@ def test_the_stock_example_speculates_with_the_wheel(python: Path, models: Path)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert done.stdout.count("  equal: yes") == 4
     assert "\nequal: yes\n" in done.stdout
-    assert f"ascend-specpatch {__version__}: {len(PATCHES)} patches" in done.stdout + done.stderr
+    assert f"ascend-specpatch {__version__}: {len(NEEDED)} patches" in done.stdout + done.stderr
     assert "hosts: vllm 0.16.0, vllm-ascend 0.16.0rc1" in done.stdout
