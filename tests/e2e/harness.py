@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from . import host
 from .cases import Case, Outcome
 from .child import Request, environment
 
@@ -29,7 +30,10 @@ _MAX_SERVERS = 2  # each holds about 1 GB
 
 class Harness:
     def __init__(self, models: Path, scratch: Path, cache: Path) -> None:
-        self.models, self.scratch, self.cache = models, scratch, cache
+        self.models, self.scratch = models, scratch
+        # vLLM looks at a model's class in a process that costs more than all else of a case, and remembers
+        # what it saw by the class's name: two releases would write over each other's.
+        self.cache = cache / str(host.PAIR.vllm)
         self._servers: dict[str, _ForkServer] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._numbers = itertools.count()
