@@ -79,6 +79,7 @@ def test_so_it_has_in_other_engines(check: Check, engine: dict[str, object]) -> 
     [
         pytest.param({}, id="whole-prompts"),
         pytest.param({"max_num_batched_tokens": 64}, id="chunked-prefill"),
+        pytest.param({"enable_chunked_prefill": False}, id="no-chunked-prefill"),
         pytest.param({"max_num_batched_tokens": 8, "max_num_seqs": 6}, id="few-tokens-a-step"),
     ],
 )

@@ -526,3 +526,17 @@ def test_a_device_may_fill_in_its_own_way() -> None:
     next_token_ids.discarded(proposer, sampled, torch.tensor([2, 0]), 1, fill)
     next_token_ids.discarded(proposer, sampled, torch.tensor([2, 0]), 0, fill)
     assert filled == [(0, [2], True)]
+
+
+@pytest.mark.parametrize(("threshold", "grow", "longest"), [(4, 0, 4), (4, 1, 5), (16, 1, 16)])
+def test_what_a_step_verifies_stays_a_decode_where_a_slot_was_added(
+    threshold: int, grow: int, longest: int
+) -> None:
+    proposer = object.__new__(loop.DraftLoop)
+    proposer.needs_extra_input_slots, proposer.net_num_new_slots_per_request = grow > 0, grow
+    builder = SimpleNamespace(decode_threshold=threshold)
+    with proposer._with_slots(builder):
+        assert builder.decode_threshold == longest
+    assert builder.decode_threshold == threshold  # the target may have the same builder
+    with proposer._with_slots(SimpleNamespace()):  # attention that does not tell apart
+        pass

@@ -202,25 +202,3 @@ def test_requests_are_discarded_as_the_device_can(monkeypatch: pytest.MonkeyPatc
         SimpleNamespace(), torch.zeros(2, 4), {}, SimpleNamespace(vocab_size=9), torch.tensor([1, 0]), 1
     )
     assert found == "filled as the device can"
-
-
-class _HostBackend:
-    def initialize_attn_backend(self, builder: Any) -> None:
-        self.draft_attn_groups = [SimpleNamespace(get_metadata_builder=lambda: builder)]
-
-
-class _BackendProposer(ProposerBase, _HostBackend):
-    _host_drafts = False
-
-    def __init__(self, grow: int) -> None:
-        self.needs_extra_input_slots, self.net_num_new_slots_per_request = grow > 0, grow
-
-
-@pytest.mark.parametrize(("threshold", "grow", "longest"), [(4, 0, 4), (4, 1, 5), (16, 1, 16)])
-def test_what_a_step_verifies_stays_a_decode_where_a_slot_was_added(
-    threshold: int, grow: int, longest: int
-) -> None:
-    builder = SimpleNamespace(decode_threshold=threshold)
-    _BackendProposer(grow).initialize_attn_backend(builder)
-    assert builder.decode_threshold == longest
-    _BackendProposer(grow).initialize_attn_backend(SimpleNamespace())  # attention that does not tell apart

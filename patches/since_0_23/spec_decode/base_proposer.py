@@ -88,7 +88,6 @@ LEANS_ON: tuple[str, ...] = (
     "vllm_ascend.worker.model_runner_v1:NPUModelRunner._sync_metadata_across_dp",
 )
 
-_MOST_ROWS_OF_A_DECODE = 16  # of npu_fused_infer_attention_score
 _METHODS = ("eagle", "eagle3", "mtp", "draft_model")
 
 
@@ -153,18 +152,6 @@ class ProposerBase(DraftLoop):
             self.model.lm_head = own
         language_model = model.get_language_model() if supports_multimodal(model) else model
         SpecDecodeBaseProposer._maybe_share_lm_head(self, language_model)
-
-    def initialize_attn_backend(self, *arguments: Any, **options: Any) -> None:
-        """MLA takes what a step verifies for decodes by its length, also where a slot was added: prefills
-        have no keys of earlier steps unless they are chunked."""
-        super().initialize_attn_backend(*arguments, **options)
-        if self._host_drafts or not self.needs_extra_input_slots:
-            return
-        for group in self.draft_attn_groups:
-            builder = group.get_metadata_builder()
-            if hasattr(builder, "decode_threshold"):
-                longest = builder.decode_threshold + self.net_num_new_slots_per_request
-                builder.decode_threshold = min(longest, _MOST_ROWS_OF_A_DECODE)
 
     def prepare_next_token_ids_padded(
         self, sampled_token_ids: torch.Tensor, requests: Any, gpu_input_batch: Any, *discarded: Any

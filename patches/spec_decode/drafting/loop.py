@@ -4,8 +4,9 @@ passes."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,7 +14,11 @@ from .graph import Dispatch, fill_up
 from .host import HostFunctions
 from .later_passes import PADDING_SLOT_ID, LaterPasses
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _LOGGER = logging.getLogger("vllm.ascend_specpatch")
+_MOST_ROWS_OF_A_DECODE = 16  # of npu_fused_infer_attention_score
 
 
 class DraftLoop(HostFunctions):  # type: ignore[misc]
@@ -181,10 +186,26 @@ class DraftLoop(HostFunctions):  # type: ignore[misc]
         for step, common in enumerate(steps):
             if run.full:
                 common = fill_up(common, run.num_input_tokens, self.num_speculative_tokens + 1)
-            built = builder.build_for_drafting(common_attn_metadata=common, draft_index=step)
+            with self._with_slots(builder) if step == 0 else contextlib.nullcontext():
+                built = builder.build_for_drafting(common_attn_metadata=common, draft_index=step)
             self._detach(built, step)
             passes.append(dict.fromkeys(layers, built))
         return passes
+
+    @contextlib.contextmanager
+    def _with_slots(self, builder: Any) -> Iterator[None]:
+        """Where a slot was added, MLA still takes what a step verifies for decodes, by their length: prefills
+        see no keys of earlier steps unless they are chunked."""
+        threshold = getattr(builder, "decode_threshold", None)
+        if threshold is None or not self.needs_extra_input_slots:
+            yield
+            return
+        longest = threshold + self.net_num_new_slots_per_request
+        builder.decode_threshold = min(longest, _MOST_ROWS_OF_A_DECODE)
+        try:
+            yield
+        finally:
+            builder.decode_threshold = threshold
 
     def _forward_context(self, passes: list[dict[str, Any]], run: Dispatch, num_tokens: int) -> Any:
         from vllm_ascend.ascend_forward_context import set_ascend_forward_context
