@@ -215,6 +215,13 @@ PATCHES: tuple[Patch, ...] = (
         summary="with MLA, prompts no longer than a step of drafts are attended to rightly",
     ),
     Patch(
+        "model_runner.captured_sizes",
+        target=_MODEL_RUNNER,
+        needed_since="vllm-ascend 0.17.0rc1",
+        in_host_since="vllm-ascend 0.18.0",
+        summary="full graphs are captured with any number of drafts",
+    ),
+    Patch(
         "model_runner.lora_in_graphs",
         target=_MODEL_RUNNER,
         summary="in captured graphs, every request of a batch has its own LoRA adapter",

@@ -19,7 +19,7 @@ HEADS = ("eagle", "eagle3", "mtp (MiMo)", "mtp (DeepSeek-V3)")
 DRAFTING = [
     *((head, mode, k) for head in HEADS for mode, k in (("padded", 3), ("padded", 1), ("unpadded", 3))),
     ("mtp (DeepSeek-V3)", "padded, chunked", 3),
-    ("eagle", "full graphs", 3),
+    ("eagle", "full graphs", 2),
     ("mtp (MiMo)", "piecewise graphs", 3),
     ("draft_model", "padded", 3),
     ("draft_model", "padded, chunked", 1),

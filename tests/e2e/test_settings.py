@@ -27,6 +27,7 @@ BESIDE = (
     "model_runner.async_output_tokens",
     "model_runner.grammar_bitmask",
     "model_runner.allowed_tokens_rows",
+    "model_runner.captured_sizes",
     "model_runner.lora_in_graphs",
 )
 NAMES_WHAT_TO_DO = re.compile(r"ascend-specpatch status|ASCEND_SPECPATCH")

@@ -52,6 +52,7 @@ ORDER = (
     "model_runner.grammar_bitmask",
     "model_runner.allowed_tokens_rows",
     "model_runner.short_mla_prompts",
+    "model_runner.captured_sizes",
     "model_runner.lora_in_graphs",
 )
 

@@ -20,6 +20,7 @@ from ascend_specpatch.edits import Edit  # noqa: E402
 from ascend_specpatch.patches.model_runner import (  # noqa: E402
     allowed_tokens_rows,
     async_output_tokens,
+    captured_sizes,
     grammar_bitmask,
     short_mla_prompts,
 )
@@ -210,6 +211,23 @@ def test_ngram_is_told_of_as_many_tokens_as_there_is_room_for() -> None:
     assert told == [[1, 2, 3, 4], [1, 2], [1], [], [1, 2, 3], []]
     assert (others, more) == (("other",), "more")
     assert sampled[1] == [1, 2, 3]
+
+
+# ---- model_runner.captured_sizes ------------------------------------------------------------------------
+
+
+def test_room_is_made_for_the_sizes_that_are_captured_and_what_was_there_stays() -> None:
+    def params(*sizes: int) -> SimpleNamespace:
+        dicts = {name: {size: [] for size in sizes} for name in ("events", "handles", "attn_params")}
+        return SimpleNamespace(**dicts, workspaces=dict.fromkeys(sizes))
+
+    found = params(8, 16)
+    found.events[8].append("recorded")
+    captured_sizes.make_room(found, [3, 8])
+    expected = params(8, 16, 3)
+    expected.events[8].append("recorded")
+    assert found == expected
+    assert found.events[3] is not found.handles[3]
 
 
 # ---- model_runner.allowed_tokens_rows -------------------------------------------------------------------
