@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 import sys
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from ascend_specpatch import aliases  # noqa: E402
+from ascend_specpatch.edits import Edit  # noqa: E402
+from ascend_specpatch.patches.since_0_23.spec_decode import base_proposer  # noqa: E402
 from ascend_specpatch.patches.since_0_23.spec_decode.base_proposer import ProposerBase  # noqa: E402
 
 State = enum.Enum("State", "ChunkedPrefill SpecDecoding")
@@ -202,3 +205,18 @@ def test_requests_are_discarded_as_the_device_can(monkeypatch: pytest.MonkeyPatc
         SimpleNamespace(), torch.zeros(2, 4), {}, SimpleNamespace(vocab_size=9), torch.tensor([1, 0]), 1
     )
     assert found == "filled as the device can"
+
+
+def test_it_can_be_applied_again_after_it_was_taken_back() -> None:
+    host: Any = ModuleType("host_of_proposers")
+    base = type("AscendSpecDecodeBaseProposer", (), {"__module__": host.__name__})
+    eagle = type("AscendEagleProposer", (base,), {"__module__": host.__name__})
+    host.AscendSpecDecodeBaseProposer, host.AscendEagleProposer = base, eagle
+    for _ in range(3):
+        edit = Edit("spec_decode.base_proposer", host)
+        base_proposer.apply(edit)
+        aliases.rebind(edit, (host.__name__,))
+        assert issubclass(eagle, ProposerBase)
+        assert host.AscendSpecDecodeBaseProposer is eagle.__bases__[0] is not base
+        edit.undo()
+        assert host.AscendSpecDecodeBaseProposer is eagle.__bases__[0] is base
