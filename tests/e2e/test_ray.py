@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.cases import Case
 from tests.e2e.checks import Check
-from tests.e2e.test_routes import OF_THE_ENGINE_CORE
+from tests.e2e.test_routes import OF_THE_ENGINE_CORE, assert_none_is_missing
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -25,7 +25,9 @@ def test_draft_model_under_ray_drafts_as_the_reference(check: Check, size: int) 
     assert len({worker["pid"] for worker in outcome.workers}) == size
     assert all(report == reports[0] for report in reports)
     # A Ray worker loads no engine core.
-    waiting = {row["id"] for row in reports[0] if row["state"] != "applied"}
+    states = {row["id"]: row["state"] for row in reports[0]}
+    assert_none_is_missing(states)
+    waiting = {name for name, state in states.items() if state == "waiting"}
     assert "worker.equal_ranks" in waiting
     assert waiting <= OF_THE_ENGINE_CORE
     lines = [line for line in outcome.log_text().splitlines() if "ascend-specpatch 0" in line]

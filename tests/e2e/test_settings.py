@@ -36,7 +36,7 @@ NAMES_WHAT_TO_DO = re.compile(r"ascend-specpatch status|ASCEND_SPECPATCH")
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "patch_id" in metafunc.fixturenames:
         # Together: the kernels, which no case here launches, and what no case here asks for.
-        kernels, asked = "spec_decode.kernels.*", ",".join(BESIDE)
+        kernels, asked = "spec_decode.kernels.*", ",".join(p.id for p in host.NEEDED if p.id in BESIDE)
         ids = dict.fromkeys(
             kernels if fnmatch(p.id, kernels) else asked if p.id in BESIDE else p.id for p in host.NEEDED
         )
