@@ -22,6 +22,7 @@ Facts: TypeAlias = Mapping[str, Any]
 
 _ON: Final = "on"
 _REFUSED: Final = "refused"
+_NOTHING_TO_DO: Final = {"unneeded", "not for this host"}
 _MISSED: Final = "not applied, although its target is loaded"
 
 
@@ -123,12 +124,16 @@ def _differences(facts: Facts, reference: Facts, *, chosen_only: bool) -> tuple[
     if facts["hosts"] != reference["hosts"]:
         found.append(f"the hosts are {facts['hosts']}, not {reference['hosts']}")
     alike: dict[tuple[str, str, str], list[str]] = {}
+    concerned = 0
     for patch in dict.fromkeys((*expected_states, *states)):
         state, expected = states.get(patch, "unknown"), expected_states.get(patch, "unknown")
+        if {state, expected} & _NOTHING_TO_DO:
+            continue  # as good as off
+        concerned += 1
         if state != expected:
             alike.setdefault((state, facts["reasons"].get(patch, ""), expected), []).append(patch)
     for (state, reason, expected), patches in alike.items():
-        which = "every patch is" if len(patches) == len(states) else _listed(patches)
+        which = "every patch is" if len(patches) == concerned else _listed(patches)
         found.append(f"{which} {state}{f' ({reason})' if reason else ''}, not {expected}")
     kernels = "ASCEND_SPECPATCH_KERNELS"
     choice, wanted = (side["settings"].get(kernels) or "unset" for side in (facts, reference))

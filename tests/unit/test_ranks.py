@@ -52,6 +52,14 @@ def test_what_every_rank_refuses_alike_is_no_difference(state: str) -> None:
     ranks.check([facts(**{"spec_decode.s": state}) for _ in range(3)], facts())
 
 
+@pytest.mark.parametrize("state", ["unneeded", "not for this host"])
+def test_what_the_hosts_do_not_need_is_as_good_as_off(state: str) -> None:
+    core = facts(**{"model_runner.m": state})
+    ranks.check([facts(**{"model_runner.m": "off"})], core)
+    off = dict.fromkeys(core["states"], "off")
+    assert "rank 0 (pid 100) on a: every patch is off, not on\n" in said([facts(**off)], core)
+
+
 def test_a_refused_patch_in_one_rank() -> None:
     odd = {**facts("b", **{"spec_decode.s": "refused"}), "reasons": {"spec_decode.s": "AttributeError: x"}}
     text = said([facts(), facts(), odd, facts()], facts())
