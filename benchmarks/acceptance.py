@@ -3,7 +3,7 @@
 
 ``make acceptance`` runs every method of ``tests/e2e/matrix.py`` in every mode with 1 to 5 drafts a step on
 the emulated NPU, and writes the pair's tables in ``docs/acceptance.md`` and ``docs/hosts.md``. It takes about
-40 minutes on two cores; ``--resume`` goes on where an interrupted run ended. On another pair than the first
+20 minutes on two cores; ``--resume`` goes on where an interrupted run ended. On another pair than the first
 (``make acceptance HOST=0.18.0``) the hosts alone draft three tokens a step only.
 """
 

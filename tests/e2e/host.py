@@ -52,6 +52,11 @@ def prepares_in_one_launch() -> bool:
     return not has_reached(PAIR, "vllm-ascend 0.17.0rc1")
 
 
+def has_local_argmax() -> bool:
+    """Whether vLLM has ``use_local_argmax_reduction``."""
+    return has_reached(PAIR, "vllm 0.17.0")
+
+
 def verifying_blocks(case: Case) -> Case | None:
     """The case with the hosts' verification of sampled drafts as one block; None where they have none."""
     if has_reached(PAIR, "vllm-ascend 0.23.0"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascend_specpatch.hosts import SUPPORTED, has_reached
+from ascend_specpatch.hosts import SUPPORTED
 from tests.e2e import host, matrix
 from tests.e2e.cases import Case
 from tests.e2e.checks import Check
@@ -50,7 +50,7 @@ def test_steps_may_be_longer_than_the_sizes_that_are_captured(check: Check) -> N
 
 def test_what_the_host_does_not_do_on_request_ends_no_engine(check: Check) -> None:
     """vLLM refuses heads that cannot find the likeliest token without all logits; the host gathers them."""
-    if not has_reached(host.PAIR, "vllm 0.17.0"):
+    if not host.has_local_argmax():
         pytest.skip("vLLM has no such setting")
     check.as_reference(Case("pred", "eagle", "pred_eagle", spec={"use_local_argmax_reduction": True}))
 

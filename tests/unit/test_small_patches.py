@@ -72,15 +72,11 @@ def test_without_triton_penalties_are_applied_as_vllm_does_and_with_it_as_the_ho
     hosts_own = AscendRejectionSampler.apply_penalties
     classes = {"RejectionSampler": RejectionSampler, "AscendRejectionSampler": AscendRejectionSampler}
     host = patched(draft_penalties, **classes, HAS_TRITON=False)
-    for sampler in (
-        host.AscendRejectionSampler,
-        host.AscendRejectionSampler(),
-    ):  # the host calls an instance's
-        assert sampler.apply_penalties("logits", metadata="drafts") == ("vllm", "logits", "drafts")
+    sampler = host.AscendRejectionSampler()  # the host calls an instance's
+    for it in (host.AscendRejectionSampler, sampler):
+        assert it.apply_penalties("logits", metadata="drafts") == ("vllm", "logits", "drafts")
     host.HAS_TRITON = True
-    assert host.AscendRejectionSampler().apply_penalties("logits", metadata="drafts") == (
-        *("host", "logits", "drafts"),
-    )
+    assert sampler.apply_penalties("logits", metadata="drafts") == ("host", "logits", "drafts")
     assert RejectionSampler.apply_penalties("a", metadata="b")[0] == "vllm"
     assert hosts_own("a", metadata="b")[0] == "host"
 
